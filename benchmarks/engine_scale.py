@@ -93,10 +93,10 @@ class Cast:
             self.arms[model.slug] = (str(stable.digest), str(candidate.digest))
 
     def _serve(self, release: Any) -> None:
-        from tests.support.worlds.factories import make_deployment, make_server
+        from tests.support.worlds.factories import make_replica, make_server
 
-        deployment = make_deployment(release, self.environment, state="ready")
-        make_server(deployment)
+        replica = make_replica(release, self.environment, state="ready")
+        make_server(replica)
 
     def obey(self) -> None:
         """Every gateway has taken every route."""

@@ -52,12 +52,12 @@ class World:
                 self.models += 1
 
     def _serve(self, release: Any) -> None:
-        from tests.support.worlds.factories import make_deployment, make_server
+        from tests.support.worlds.factories import make_replica, make_server
 
-        for slot in range(2):
+        for ordinal in range(2):
             port = 20_000 + 2 * len(self.servers)
-            deployment = make_deployment(release, self.environment, state="ready", slot=slot)
-            self.servers.append(make_server(deployment, http_port=port, grpc_port=port + 1))
+            replica = make_replica(release, self.environment, state="ready", ordinal=ordinal)
+            self.servers.append(make_server(replica, http_port=port, grpc_port=port + 1))
 
     def _route(self, model: Any, stable: Any, candidate: Any, bp: int) -> Any:
         from serving.actions.routes import set_route
@@ -124,7 +124,7 @@ def replicas_come_and_go(world: World, per_s: float) -> Iterator[list[float]]:
     """By the action that agents call, at this pace, or as fast as the database allows; yields when each was done."""
     from django.db import connection
 
-    from serving.actions.deployments import mark_serving
+    from serving.actions.lifecycle import mark_serving
 
     stop, done, draw = threading.Event(), list[float](), random.Random(SEED)
 
@@ -133,10 +133,10 @@ def replicas_come_and_go(world: World, per_s: float) -> Iterator[list[float]]:
         due = time.monotonic()
         while not stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + 1 / per_s, time.monotonic() - 0.5)
-            slot = draw.randrange(len(world.servers) // 2)
-            server = away.pop(slot, None)
+            ordinal = draw.randrange(len(world.servers) // 2)
+            server = away.pop(ordinal, None)
             if server is None:
-                away[slot] = server = world.servers[2 * slot]
+                away[ordinal] = server = world.servers[2 * ordinal]
                 mark_serving(actor=world.actor, server=server, is_serving=False, reason="The benchmark says so.")
             else:
                 mark_serving(actor=world.actor, server=server, is_serving=True, reason="The benchmark says so.")

@@ -133,11 +133,11 @@ urlpatterns = [
     ),
     path(
         "models/<slug:slug>/r/<int:number>/deployments/",
-        require_GET(release_tabs.deployments),
-        name="release_deployments",
+        require_GET(release_tabs.replicas),
+        name="release_replicas",
     ),
     *_forms(
-        "release_deployments",
+        "release_replicas",
         "models/<slug:slug>/r/<int:number>/deployments/",
         ("scale", replicas.scale, "release_scale"),
         ("replace", replicas.replace, "release_replace"),

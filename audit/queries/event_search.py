@@ -85,7 +85,7 @@ def about_model(events: QuerySet[Event], model: ServedModel) -> QuerySet[Event]:
 
 
 def about_release(release: Release) -> Q:
-    """Everything that happened to the release, to its gate runs, deployments and servers, and to the rollouts and aliases
+    """Everything that happened to the release, to its gate runs, replicas and servers, and to the rollouts and aliases
     that name it."""
     name, digest = release.name, release.digest
     named = Q(facts__release=name) | Q(facts__candidate__in=[name, digest]) | Q(facts__digest=digest)

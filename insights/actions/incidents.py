@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
@@ -65,7 +67,7 @@ def close(*, actor: Actor, incident: Incident, expected_version: int, reason: st
     with transaction.atomic():
         incident = _lock(actor, incident, expected_version)
         result = require_reason(reason)
-        changes = {"closed_at": timezone.now(), "closed_by": actor.name, "result": result}
+        changes: dict[str, Any] = {"closed_at": timezone.now(), "closed_by": actor.name, "result": result}
         transition(incident, IncidentState.CLOSED, moves=MOVES, **changes)
         _append(incident, actor, result, verb="incident.closed", from_state=IncidentState.OPEN)
     return incident

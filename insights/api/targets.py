@@ -41,9 +41,9 @@ def _servers() -> list[dict[str, Any]]:
         .values_list(
             "host",
             "metrics_port",
-            "deployment__environment__slug",
-            "deployment__release__model__slug",
-            "deployment__release__number",
+            "replica__environment__slug",
+            "replica__release__model__slug",
+            "replica__release__number",
         )
     )
     return [

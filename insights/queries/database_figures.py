@@ -18,7 +18,7 @@ from rollouts.core.recent_traffic import MINUTES, RecentTraffic
 from rollouts.models import DecisionRecord, Observation, Rollout, TrafficRecord
 from rollouts.queries.alarms import every_watched_route, live_alarms, objectives_now
 from serving.core.gpu import Gpu, reading_of
-from serving.models import Deployment, Gateway, Node, Route
+from serving.models import Gateway, Node, Replica, Route
 from serving.queries.endpoints import answering
 from serving.queries.fleet import why_unread
 from serving.queries.routes import acknowledgements
@@ -240,7 +240,7 @@ def objective_burn() -> Values:
 
 @_figure("sluicegate_replicas", _GAUGE, "Replicas by release and state.", *_PLACE, "release", "state")
 def replicas() -> Values:
-    rows = Deployment.objects.filter(gone_at=None).values_list(
+    rows = Replica.objects.filter(gone_at=None).values_list(
         "environment__slug", "release__model__slug", "release__number", "state"
     )
     return {
@@ -267,7 +267,7 @@ def endpoints() -> Values:
 )
 def cold_starts() -> Values:
     found: dict[tuple[str, ...], float | Buckets] = {}
-    rows = Deployment.objects.filter(ready_at__isnull=False, gone_at=None).exclude(timings={})
+    rows = Replica.objects.filter(ready_at__isnull=False, gone_at=None).exclude(timings={})
     columns = ("environment__slug", "release__model__slug", "release__number", "timings")
     for environment, model, number, timings in rows.values_list(*columns):
         labels, took_s = (environment, model, f"r{number}"), sum(float(value) for value in timings.values())

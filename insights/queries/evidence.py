@@ -9,7 +9,7 @@ from registry.models import Release, ServedModel
 from rollouts.queries.alarms import live_alarms
 from rollouts.queries.traffic import lately_of
 from serving.models import Environment
-from serving.queries.deployments import deployments_of, log_of
+from serving.queries.inventory import log_of, replicas_of
 
 #: Characters of a server's log: the end of it.
 LOG_MOST: Final = 16_000
@@ -39,8 +39,8 @@ def evidence(model: ServedModel, environment: Environment, release: Release | No
 
 
 def _replicas(release: Release | None, environment: Environment) -> list[dict[str, Any]]:
-    rows = deployments_of(release).filter(environment=environment)[:20] if release else []
-    return [{"node": one.node_id, "ordinal": one.slot, "state": one.state, "reason": one.reason} for one in rows]
+    rows = replicas_of(release).filter(environment=environment)[:20] if release else []
+    return [{"node": one.node_id, "ordinal": one.ordinal, "state": one.state, "reason": one.reason} for one in rows]
 
 
 def _log(release: Release | None, environment: Environment, now: datetime) -> dict[str, Any] | None:

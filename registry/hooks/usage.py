@@ -1,6 +1,6 @@
 """Who uses a release, asked before it is retired and when bytes are collected.
 
-Routes, deployments, rollouts and gate runs live in rooms above this one: they call `register_usage_source` when Django is ready.
+Routes, replicas, rollouts and gate runs live in rooms above this one: they call `register_usage_source` when Django is ready.
 """
 
 from __future__ import annotations

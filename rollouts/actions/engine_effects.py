@@ -24,8 +24,8 @@ from rollouts.core.rules.stable_replica import StableReplica
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.first_broken import counted_after, first_asked
+from rollouts.queries.headroom import proofs_for
 from rollouts.queries.release_usage import is_in_use
-from rollouts.queries.room import proofs_for
 from rollouts.queries.stable_odd import stable_odd_of
 from rollouts.queries.undo_window import aborted_take_overs
 from serving.actions.routes import lock_routes, set_route

@@ -144,7 +144,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str, code: Code = Code.
     said = f"{actor.name} went back to {before.name}, {state}: {require_reason(reason)}"
     set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
     arms = {"from": last.candidate.name, "to": before.name}
-    # Without `undo_until`, the deployment that was kept warm is permanent again.
+    # Without `undo_until`, the replica that was kept warm is permanent again.
     move(
         last, S.ROLLED_BACK if is_aborted else S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, stable=before,
         undo_until=None, decided_at=timezone.now(),

@@ -19,7 +19,7 @@ from rollouts.actions.preconditions import (
     refuse_frozen,
     refuse_state,
     refuse_unapproved,
-    refuse_without_room,
+    refuse_without_headroom,
     require_reason,
     transition_with_record,
 )
@@ -145,7 +145,7 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
     weight_bp = plan.bake.weight_bp if is_last else plan.steps[index].weight_bp
     refuse_frozen(plan, "Advance")
     refuse_unapproved(rollout, plan, [BAKE if is_last else plan.stage_name(index)], "Advancing")
-    refuse_without_room(rollout, weight_bp, "Advancing")
+    refuse_without_headroom(rollout, weight_bp, "Advancing")
     said = f"Advanced to {weight_bp / 100:g} % by {actor.name} without waiting for proof: {why}"
     return _opened(
         rollout,
@@ -188,7 +188,7 @@ def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason
         return transition_with_record(
             rollout, S.BAKING, actor, "promote_now", said, verb=verb, facts=facts, promote_now=True
         )
-    refuse_without_room(rollout, plan.bake.weight_bp, "Promoting now")
+    refuse_without_headroom(rollout, plan.bake.weight_bp, "Promoting now")
     return _opened(
         rollout,
         S.BAKING,

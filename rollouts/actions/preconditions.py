@@ -19,7 +19,7 @@ from rollouts.core.shortage import NEEDS_REPLICAS, shortage_at
 from rollouts.core.snapshot import Identity
 from rollouts.models import Rollout
 from rollouts.queries.approvals import approvals_of
-from rollouts.queries.room import room_of, routed_per_s
+from rollouts.queries.headroom import headroom_of, routed_per_s
 
 
 def lock_and_check(
@@ -99,12 +99,12 @@ def refuse_unapproved(rollout: Rollout, plan: Policy, stages: Iterable[str], wor
     )
 
 
-def refuse_without_room(rollout: Rollout, weight_bp: int, word: str) -> None:
+def refuse_without_headroom(rollout: Rollout, weight_bp: int, word: str) -> None:
     """Raises StateChanged("needs_replicas", "no_room") where the weight would leave either arm without the servers that it takes."""
     stable = rollout.stable
     names = (rollout.candidate.name, stable.name if stable is not None else "")
     who = Identity(rollout.pk, stable is not None, *names)
-    found = shortage_at(room_of(rollout), weight_bp, routed_per_s(rollout), who)
+    found = shortage_at(headroom_of(rollout), weight_bp, routed_per_s(rollout), who)
     if found is None:
         return
     code = "needs_replicas" if found.because == NEEDS_REPLICAS else "no_room"

@@ -29,10 +29,10 @@ from rollouts.actions.start import (
 from rollouts.actions.weaker_policies import fewer_approvals, refuse_weaker, weakened_by
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed
+from rollouts.core.headroom import Headroom
 from rollouts.core.policy import FULL_BP, Policy, Source
 from rollouts.core.policy_weakening import differing_fields
 from rollouts.core.preview import PolicyPreview, preview
-from rollouts.core.room import Room
 from rollouts.core.watch.forecast import watch_forecast
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
@@ -274,20 +274,20 @@ def _of_cold(asked: _Asked, stable: Release) -> Warned:
 
 def _of_replicas(asked: _Asked) -> Iterator[Warned]:
     """What the candidate has on its way to as many servers as stable is to have."""
-    candidate, room = asked.candidate, Room(asked.warm.wanted)
+    candidate, headroom = asked.candidate, Headroom(asked.warm.wanted)
     plan = asked.plan.facing(has_stable=True)
     weights = [*(step.weight_bp for step in plan.steps), plan.bake.weight_bp, FULL_BP]
-    alone = [weight_bp for weight_bp in weights if room.needed_at(weight_bp) == 1]
+    alone = [weight_bp for weight_bp in weights if headroom.needed_at(weight_bp) == 1]
     if alone:
         till = "" if alone[-1] == FULL_BP else f" up to {weight_text(alone[-1])}"
         said = f"{candidate.name} will have one server{till}: should that have a bad spell, it cannot be told from a fault of the release"
         yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
-    needed = room.needed_at(FULL_BP)
+    needed = headroom.needed_at(FULL_BP)
     fit = asked.forecast.replicas
     if fit >= needed:
         return
-    stop = next(weight_bp for weight_bp in weights if room.needed_at(weight_bp) > fit)
-    said = f"{weight_text(stop)} needs {room.needed_at(stop)} servers of {candidate.name}, and the nodes have room for {fit}"
+    stop = next(weight_bp for weight_bp in weights if headroom.needed_at(weight_bp) > fit)
+    said = f"{weight_text(stop)} needs {headroom.needed_at(stop)} servers of {candidate.name}, and the nodes have room for {fit}"
     yield Warned("needs_replicas", "warning", f"{said}: the rollout would wait there. Free room, or add a node.")
 
 

@@ -75,7 +75,7 @@ def remove_environment(
     if plan.is_deleted:
         found.delete()
     else:
-        found.scales.all().delete()
+        found.replica_targets.all().delete()
         found.sleeps.all().delete()
         found.retired_at, found.retired_by, found.retire_reason = timezone.now(), actor.name, reason.strip()
         _save(found)

@@ -18,8 +18,8 @@ from rollouts.core.policy import FULL_BP
 from rollouts.core.rules.stable_gone import takes_over
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
+from rollouts.queries.headroom import proofs_for
 from rollouts.queries.obstacles import report_problem
-from rollouts.queries.room import proofs_for
 from rollouts.queries.target import candidate_serving
 from serving.actions.routes import lock_routes, set_route
 

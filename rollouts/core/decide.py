@@ -268,12 +268,12 @@ def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
         Action.BAKE: s.policy.bake.weight_bp,
         Action.ADVANCE: s.policy.steps[min(s.desired.step_index + 1, len(s.policy.steps) - 1)].weight_bp,
     }.get(decision.action, s.policy.steps[0].weight_bp)
-    room = s.observed.room
-    found = shortage_at(room, weight_bp, s.routed_per_s, s.identity)
+    headroom = s.observed.headroom
+    found = shortage_at(headroom, weight_bp, s.routed_per_s, s.identity)
     if found is None:
         return None
     said = f"Ready to go on, but {found.said}."
     if found.because != NO_ROOM:
-        left = room.needed_at(weight_bp) - room.candidate
-        said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {room.why}".rstrip()
+        left = headroom.needed_at(weight_bp) - headroom.candidate
+        said = f"Ready to go on, but {found.said}: waiting for {'one' if left == 1 else left} more. {headroom.why}".rstrip()
     return Decision(Action.HOLD, Code.NEEDS_REPLICAS, said, found.facts, because=found.because)

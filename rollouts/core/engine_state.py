@@ -49,7 +49,7 @@ class EngineState:
     candidate_seen_at: float | None = None  # the candidate's last attempt in it, or its acknowledgement
     is_promoting: bool = False  # the route names the candidate as stable already; its acknowledgement is awaited
     last_decision: str = ""  # the last one on record, as action and code
-    asked_at: float | None = None  # when the candidate's deployment was last asked for
+    asked_at: float | None = None  # when the candidate's replica was last asked for
 
     def to_json(self) -> dict[str, Any]:
         return {

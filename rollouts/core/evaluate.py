@@ -103,7 +103,7 @@ def _record(given: TickInput, state: EngineState, s: Snapshot) -> TickRecord:
         lost="both" if len(lost) == 2 else "".join(lost),
         server_since=state.of(WarmUp).server_since,
         hardware=s.observed.hardware,
-        room=s.observed.room.as_json(),
+        room=s.observed.headroom.as_json(),
         inputs={name: told for name, one in s.observed.inputs.items() if (told := one.to_json())},
         look=s.desired.look,
         is_settling=any(not state.readings.get(name, read).is_settled for name, read in given.readings.items()),

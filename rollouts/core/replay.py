@@ -11,10 +11,10 @@ from rollouts.core.decide import decide
 from rollouts.core.decision import TAKES_BACK, Action, Decision
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
+from rollouts.core.headroom import Headroom
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import FULL_BP, Policy, Source
-from rollouts.core.room import Room
 from rollouts.core.rules.table import INPUTS
 from rollouts.core.snapshot import Desired, Identity, Observed, People
 from rollouts.core.stage_evidence import take_snapshot
@@ -188,7 +188,7 @@ class ReplayedRollout:
             server_since=mark.server_since,
             problem=mark.problem,
             hardware=mark.hardware,
-            room=Room.from_json(mark.room),
+            headroom=Headroom.from_json(mark.room),
             inputs={one.name: one.from_json(mark.inputs[one.name]) for one in INPUTS if one.name in mark.inputs},
             displaced_servers=int(bool(self.identity.displaced_name) and mark.lost not in {"stable", "both"}),
         )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accounts.core.quantities import weight_text
+from rollouts.core.headroom import Headroom
 from rollouts.core.policy import FULL_BP
-from rollouts.core.room import Room
 from rollouts.core.snapshot import Identity
 
 #: Why a weight lacks servers: too few answer, or those that answer are proven for less.
@@ -29,28 +29,32 @@ class Shortage:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def shortage_at(room: Room, weight_bp: int, per_s: float | None, who: Identity) -> Shortage | None:
+def shortage_at(headroom: Headroom, weight_bp: int, per_s: float | None, who: Identity) -> Shortage | None:
     """What keeps the candidate from this weight, in basis points; None where nothing does, as far as is known.
 
     `per_s`: requests a second of both arms together, None where nobody counted.
     """
-    needed = room.needed_at(weight_bp)
-    facts: dict[str, Any] = {"weight_bp": weight_bp, "needed": needed, "answering": room.candidate}
-    if room.candidate < needed and needed > 1:
-        few = f"{room.candidate or 'none'} {'answers' if room.candidate == 1 else 'answer'}"
+    needed = headroom.needed_at(weight_bp)
+    facts: dict[str, Any] = {"weight_bp": weight_bp, "needed": needed, "answering": headroom.candidate}
+    if headroom.candidate < needed and needed > 1:
+        few = f"{headroom.candidate or 'none'} {'answers' if headroom.candidate == 1 else 'answer'}"
         said = f"{weight_text(weight_bp)} needs {needed} servers of {who.candidate_name}, and {few}"
         return Shortage(NEEDS_REPLICAS, said, who.candidate_name, facts)
     if per_s is None:
         return None
     share = per_s * weight_bp / FULL_BP
-    if room.proven_candidate is not None and share > (most := room.proven_candidate * room.candidate):
+    if headroom.proven_candidate is not None and share > (most := headroom.proven_candidate * headroom.candidate):
         gets = f"at {weight_text(weight_bp)} {who.candidate_name} would get"
         facts |= {"per_s": round(share, 2), "proven_per_s": round(most, 2)}
-        return Shortage(NO_ROOM, _over(gets, share, room.candidate, most), who.candidate_name, facts)
-    if who.has_stable and room.proven_stable is not None and per_s > (most := room.proven_stable * room.stable):
+        return Shortage(NO_ROOM, _over(gets, share, headroom.candidate, most), who.candidate_name, facts)
+    if (
+        who.has_stable
+        and headroom.proven_stable is not None
+        and per_s > (most := headroom.proven_stable * headroom.stable)
+    ):
         gets = f"{who.stable_name}, the way back, may have to take"
         facts |= {"per_s": round(per_s, 2), "proven_per_s": round(most, 2)}
-        return Shortage(NO_ROOM, _over(gets, per_s, room.stable, most), who.stable_name, facts)
+        return Shortage(NO_ROOM, _over(gets, per_s, headroom.stable, most), who.stable_name, facts)
     return None
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from rollouts.core.guard_tracker import GuardTracker
+from rollouts.core.headroom import UNKNOWN_HEADROOM, Headroom
 from rollouts.core.judged import Judged
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy, Step
 from rollouts.core.request_mix import Mix
-from rollouts.core.room import UNKNOWN_ROOM, Room
 from rollouts.core.rules.given import RuleInput
 
 Input = TypeVar("Input", bound=RuleInput)
@@ -69,11 +69,11 @@ class Observed:
     problem_sentence: str = ""  # the same for people
     source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source says nothing
     waited_s: float = 0.0  # preparing: since the rollout was started
-    deployment_problem: str = ""  # preparing: a sentence, why the deployment that is waited for does not come
+    replica_problem: str = ""  # preparing: a sentence, why the replica that is waited for does not come
     failed_to_load: str = (
         ""  # preparing: why the candidate's last try to load failed, as a sentence; empty while it tries
     )
-    room: Room = UNKNOWN_ROOM  # what the servers of both arms can take
+    headroom: Headroom = UNKNOWN_HEADROOM  # what the servers of both arms can take
     inputs: Mapping[str, RuleInput] = field(default_factory=dict)  # by rule, facts for it alone
     gone_over_s: float = 0.0  # a candidate without a server for longer is gone; after failed attempts, at once
 

@@ -18,7 +18,7 @@ from serving.models import Route
 from serving.queries.routes import Ack, acknowledged
 from serving.queries.sleep import sleep_of
 
-#: A failed deployment is asked for again this often.
+#: A failed replica is asked for again this often.
 RETRY_S = 10.0
 _ACKNOWLEDGED = Ack(True, None, "")
 
@@ -28,14 +28,14 @@ class DesiredState:
     """How far others follow what the rollout's row wants."""
 
     ack: Ack = _ACKNOWLEDGED  # of its route; of a rollout without traffic, as if it were followed
-    asked_at: float | None = None  # when its deployment was last asked for, seconds since the epoch (UTC)
-    deployment_problem: str = ""  # a sentence, why the deployment does not come
+    asked_at: float | None = None  # when its replica was last asked for, seconds since the epoch (UTC)
+    replica_problem: str = ""  # a sentence, why the replica does not come
     load_failure: str = ""  # likewise, if its last try to load failed
     is_stable_asleep: bool = False  # it was unloaded for want of requests, and is woken
 
 
 def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState:
-    """Writes the route of a live rollout and asks for the deployment of one that is prepared, where they are not as wanted.
+    """Writes the route of a live rollout and asks for the replica of one that is prepared, where they are not as wanted.
 
     Each in a transaction of its own, before the tick's: they repair what the row says already, and change nothing that is
     as it should be. Raises StateChanged when the rollout moved since it was read, Stale when a newer engine leads.
@@ -44,7 +44,7 @@ def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState
     if rollout.state in LIVE:
         return DesiredState(_ensure_route(rollout, state, world), state.asked_at)
     if rollout.state == RolloutState.PREPARING:
-        return _ensure_deployment(entry, world)
+        return _ensure_replica(entry, world)
     return DesiredState(asked_at=state.asked_at)
 
 
@@ -70,7 +70,7 @@ def _is_as_desired(route: Route, rollout: Rollout, state: EngineState) -> bool:
     return (route.stable_id, route.candidate_id, route.candidate_bp, route.mirror_bp) == wanted
 
 
-def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
+def _ensure_replica(entry: RolloutEntry, world: WorldState) -> DesiredState:
     rollout, asked_at = entry.rollout, entry.engine_state.asked_at
     standing = world.serving_at(entry.places[0])
     is_retry_due = asked_at is None or world.at - asked_at >= RETRY_S
@@ -78,22 +78,20 @@ def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
     failure = f"Its last try failed: {standing.why}" if has_failed else ""
     if not standing.is_wanted or (has_failed and is_retry_due):
         if problem := _why_after_stable(entry, world):
-            return DesiredState(
-                asked_at=asked_at, deployment_problem=problem, load_failure=failure, is_stable_asleep=True
-            )
+            return DesiredState(asked_at=asked_at, replica_problem=problem, load_failure=failure, is_stable_asleep=True)
         asked_at = world.at
         try:
             ask_for_candidate(rollout, fence=world.fence)
         except DomainError as error:
-            return DesiredState(asked_at=asked_at, deployment_problem=error.message, load_failure=failure)
+            return DesiredState(asked_at=asked_at, replica_problem=error.message, load_failure=failure)
         has_failed = False
     if has_failed:
-        return DesiredState(asked_at=asked_at, deployment_problem=failure, load_failure=failure)
+        return DesiredState(asked_at=asked_at, replica_problem=failure, load_failure=failure)
     problem = _why_after_stable(entry, world)
     if not problem and standing.state is EndpointState.PENDING:
-        return DesiredState(asked_at=asked_at, deployment_problem=standing.why)
+        return DesiredState(asked_at=asked_at, replica_problem=standing.why)
     return DesiredState(
-        asked_at=asked_at, deployment_problem=problem, load_failure=failure, is_stable_asleep=bool(problem)
+        asked_at=asked_at, replica_problem=problem, load_failure=failure, is_stable_asleep=bool(problem)
     )
 
 

@@ -20,7 +20,7 @@ from rollouts.core.rules.replica_differs import ReplicaDiffers, suspected
 from rollouts.core.tick import Tick
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
-from rollouts.queries.room import proven_rates
+from rollouts.queries.headroom import proven_rates
 from serving.models import Gateway
 from serving.ports import GatewayError, HostCounters, HostCounts
 from serving.queries.endpoints import names_of

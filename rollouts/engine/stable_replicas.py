@@ -20,7 +20,7 @@ from rollouts.core.tick import Tick
 from rollouts.engine.odd_replicas import WAIT_S, ByGateway, counted_by_server
 from rollouts.engine.tick_input import with_proofs
 from rollouts.engine.world import RolloutEntry, WorldState
-from rollouts.queries.room import proven_rates
+from rollouts.queries.headroom import proven_rates
 from serving.models import Gateway
 from serving.ports import HostCounters, HostCounts
 from serving.queries.endpoints import names_of, running
@@ -125,9 +125,9 @@ class StableReplicas:
         except Exception:  # a rollout does not stand still for it
             log.error("stable_replicas_not_told", rollout=rollout.pk, traceback=traceback.format_exc())
             return None
-        room = with_proofs(given.observed.room, entry)
+        headroom = with_proofs(given.observed.headroom, entry)
         told = replace(given.observed.given(StableTallies), tallies=tallies, deployments=deployments)
-        seen = replace(given.observed, room=room).telling(told)
+        seen = replace(given.observed, headroom=headroom).telling(told)
         return replace(given, observed=seen)
 
     def _warn(self, entry: RolloutEntry, world: WorldState, begun: _AtFirst, missing: list[str]) -> None:

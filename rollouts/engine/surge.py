@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ledger.core.errors import DomainError
 from rollouts.actions.engine_effects import ask_for_replicas
+from rollouts.core.headroom import Headroom, weight_ahead
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.room import Room, weight_ahead
 from rollouts.engine.world import RolloutEntry, SurgeAsk, WorldState
 from rollouts.models import Rollout
 from serving.targets import platform_of
@@ -26,7 +26,7 @@ def ensure_replicas(entry: RolloutEntry, world: WorldState) -> None:
     whole = entry.places[1] or entry.displaced
     stable = world.serving_at(whole) if whole is not None else serving
     weight_bp = weight_ahead(entry.policy, RolloutState(rollout.state), rollout.step_index)
-    needed = Room(stable.wanted).needed_at(weight_bp)
+    needed = Headroom(stable.wanted).needed_at(weight_bp)
     if needed <= min(max(serving.count, 1), serving.wanted):
         entry.surge = None
         return

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from rollouts.core.counter_deltas import Reading
 from rollouts.core.evaluate import TickInput
+from rollouts.core.headroom import Headroom
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.odd_replica import ReplicaTally
 from rollouts.core.policy import Source
-from rollouts.core.room import Room
 from rollouts.core.rules.replica_differs import CandidateTallies, ReplicaDiffers
 from rollouts.core.rules.second_look import crossing_words
 from rollouts.core.rules.stable_replica import StableReplica, StableTallies
@@ -19,9 +19,9 @@ from rollouts.engine.desired_state import DesiredState
 from rollouts.engine.gateway_counters import CounterSnapshot
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
+from rollouts.queries.headroom import proven_rates
 from rollouts.queries.obstacles import report_problem
 from rollouts.queries.prober_tallies import STALE_S
-from rollouts.queries.room import proven_rates
 from rollouts.queries.stable_odd import stable_odd_of
 from serving.core.hardware import difference as hardware_difference
 from serving.queries.endpoints import ReleaseStanding
@@ -106,9 +106,9 @@ def _observed(
         problem_sentence=counters.sentence,
         source_problems=source_problems,
         waited_s=at - (rollout.started_at or rollout.created_at).timestamp(),
-        deployment_problem=desired.deployment_problem,
+        replica_problem=desired.replica_problem,
         failed_to_load=desired.load_failure,
-        room=_room(entry, serving),
+        headroom=_headroom(entry, serving),
     ).telling(
         CandidateTallies(is_replacing=_is_replacing(entry, serving[0])),
         StableTallies(is_replacing=_is_stable_replacing(entry, serving[1])),
@@ -130,7 +130,7 @@ def _is_stable_replacing(entry: RolloutEntry, stable: ReleaseStanding) -> bool:
     return answers or stable.count < min(odd.servers, stable.wanted)
 
 
-def _room(entry: RolloutEntry, serving: tuple[ReleaseStanding, ReleaseStanding]) -> Room:
+def _headroom(entry: RolloutEntry, serving: tuple[ReleaseStanding, ReleaseStanding]) -> Headroom:
     candidate, stable = serving
     whole = stable if entry.places[1] is not None else candidate
     proven = entry.proven or (None, None)
@@ -138,7 +138,7 @@ def _room(entry: RolloutEntry, serving: tuple[ReleaseStanding, ReleaseStanding])
     if not why and (silent := candidate.count - candidate.heard):
         are = "1 more is on a node that was" if silent == 1 else f"{silent} more are on nodes that were"
         why = f"{are} not heard of lately."
-    return Room(whole.wanted, candidate.heard, stable.heard, *proven, why=why)
+    return Headroom(whole.wanted, candidate.heard, stable.heard, *proven, why=why)
 
 
 def needs_a_look(entry: RolloutEntry) -> bool:
@@ -149,20 +149,20 @@ def needs_a_look(entry: RolloutEntry) -> bool:
 def looked_closer(entry: RolloutEntry, given: TickInput) -> TickInput:
     """The same with the proven rates of both arms, for a tick that opens. Reads reports once in the entry's life."""
     entry.proven = entry.proven or proven_rates(entry.rollout)
-    room = with_proofs(given.observed.room, entry)
-    return replace(given, observed=replace(given.observed, room=room))
+    headroom = with_proofs(given.observed.headroom, entry)
+    return replace(given, observed=replace(given.observed, headroom=headroom))
 
 
 def with_tallies(entry: RolloutEntry, given: TickInput, tallies: Mapping[str, ReplicaTally]) -> TickInput:
     """The same with what each of the candidate's servers counted, and what one is proven for, as `tallies_for` found it."""
-    room = with_proofs(given.observed.room, entry)
+    headroom = with_proofs(given.observed.headroom, entry)
     told = replace(given.observed.given(CandidateTallies), tallies=tallies)
-    return replace(given, observed=replace(given.observed, room=room).telling(told))
+    return replace(given, observed=replace(given.observed, headroom=headroom).telling(told))
 
 
-def with_proofs(room: Room, entry: RolloutEntry) -> Room:
+def with_proofs(headroom: Headroom, entry: RolloutEntry) -> Headroom:
     candidate, stable = entry.proven or (None, None)
-    return replace(room, proven_candidate=candidate, proven_stable=stable)
+    return replace(headroom, proven_candidate=candidate, proven_stable=stable)
 
 
 def _external(

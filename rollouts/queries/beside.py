@@ -15,7 +15,7 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.traffic import FRESH_FOR, Traffic, counted, traffic_from
 from serving.models import Environment
-from serving.queries.deployments import one_environment
+from serving.queries.inventory import one_environment
 
 
 @dataclass(frozen=True)

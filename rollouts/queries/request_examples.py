@@ -65,7 +65,7 @@ def _printed(row: RequestExample) -> dict[str, Any]:
     return {
         "at": row.at.isoformat(), "request_id": row.request_id, "kind": row.kind, "what": _what(row),
         "took_ms": round(row.took_ms, 1), "tries": row.tries, "gateway": row.gateway, "address": row.address,
-        "node": server.deployment.node_id if server is not None else None, "server": server.pk if server is not None else None,
+        "node": server.replica.node_id if server is not None else None, "server": server.pk if server is not None else None,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from rollouts.core.recent_traffic import RATE_MEMORY_S, Minute, RecentTraffic, S
 from rollouts.models import Observation, Rollout, TrafficRecord
 from rollouts.queries.gateway_reads import last_read, last_written
 from serving.models import Environment
-from serving.queries.deployments import one_environment
+from serving.queries.inventory import one_environment
 
 #: Counts that are older than this say nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)

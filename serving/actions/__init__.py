@@ -1,13 +1,13 @@
-"""What may happen to deployments, servers and routes."""
+"""What may happen to replicas, servers and routes."""
 
 from __future__ import annotations
 
-from serving.actions.deployments import (
+from serving.actions.lifecycle import (
     MOST_DRIFT,
     adopt_server,
-    drain_deployment,
+    drain_replica,
     end_server,
-    ensure_deployment,
+    ensure_replica,
     keep_log,
     mark_serving,
     note_trouble,
@@ -21,16 +21,16 @@ from serving.actions.deployments import (
     record_server,
     record_state,
     register_node,
-    release_deployment,
+    release_replica,
 )
 from serving.actions.routes import notify_routes
 
 __all__ = [
     "MOST_DRIFT",
     "adopt_server",
-    "drain_deployment",
+    "drain_replica",
     "end_server",
-    "ensure_deployment",
+    "ensure_replica",
     "keep_log",
     "mark_serving",
     "note_trouble",
@@ -45,5 +45,5 @@ __all__ = [
     "record_server",
     "record_state",
     "register_node",
-    "release_deployment",
+    "release_replica",
 ]

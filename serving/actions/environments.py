@@ -14,7 +14,7 @@ from ledger.core.errors import StateChanged, field_error
 from serving.actions.routes import lock_open, notify_routes
 from serving.core.platforms import PlatformKind
 from serving.models import Environment, ListedServer
-from serving.queries.deployments import live_deployments
+from serving.queries.inventory import live_replicas
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 #: What may be changed of one. Whether it has a gateway is decided when it is made: its routes rest on that.
@@ -82,7 +82,7 @@ def change_environment(
 
 
 def _refuse_platform_in_use(row: Environment) -> None:
-    if live_deployments().filter(environment=row).exists() or ListedServer.objects.filter(environment=row).exists():
+    if live_replicas().filter(environment=row).exists() or ListedServer.objects.filter(environment=row).exists():
         raise StateChanged(
             "environment_in_use",
             f"Releases run in {row.slug}, or servers are listed there, so its platform stays as it is. "

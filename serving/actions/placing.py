@@ -17,12 +17,12 @@ from registry.queries import manifest_of
 from serving.core.containment import may_run_code, not_contained
 from serving.core.placement import Choice
 from serving.core.platforms import PlatformKind
-from serving.models import Deployment, Environment, Node
-from serving.queries.deployments import nodes, open_to, with_listing
+from serving.models import Environment, Node, Replica
+from serving.queries.inventory import nodes, open_to, with_listing
 from serving.queries.node_fit import no_runtime, nodes_for, offering, why_refused
 from serving.queries.placement import fleet_now, place_for
 
-#: The advisory lock under which rooms of nodes are given away; any number that nobody else uses.
+#: The advisory lock under which headroom of nodes is given away; any number that nobody else uses.
 _PLACEMENT_LOCK = 7_316_002
 
 
@@ -32,40 +32,40 @@ def place_replica(
     release: Release,
     environment: Environment,
     reason: str,
-    slot: int = 0,
+    ordinal: int = 0,
     but: Iterable[str] = (),
-) -> Deployment:
-    """A new deployment on the best node, whose room it holds from now on. For a transaction that holds the environment's row.
+) -> Replica:
+    """A new replica on the best node, whose headroom it holds from now on. For a transaction that holds the environment's row.
 
     Raises:
         Refused: no node with the release's runtime image may run its code, as none can shut it in.
         Unavailable: no node has the release's runtime image, or every one contradicts its envelope or has no room.
     """
-    hold_rooms()
+    hold_headroom()
     choice = place_for(release, environment, fleet_now(), but=but)
     if not choice.node:
         raise why_nowhere(release, environment, choice)
-    made = Deployment.objects.create(
+    made = Replica.objects.create(
         release=release,
         environment=environment,
         node_id=choice.node,
-        slot=slot,
+        ordinal=ordinal,
         claim=choice.claim.as_json(),
         reason=reason,
     )
-    append_deployment(made, "deployment.requested", actor, reason, to_state=made.state)
+    append_replica(made, "deployment.requested", actor, reason, to_state=made.state)
     return made
 
 
-def append_deployment(
-    deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
+def append_replica(
+    replica: Replica, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
 ) -> None:
-    """Writes an event of the deployment to the log."""
-    release = deployment.release
+    """Writes an event of the replica to the log."""
+    release = replica.release
     append_event(
         verb=verb,
         subject_type="deployment",
-        subject_id=str(deployment.pk),
+        subject_id=str(replica.pk),
         actor=actor,
         from_state=str(from_state),
         to_state=str(to_state),
@@ -74,14 +74,14 @@ def append_deployment(
             "model": release.model.slug,
             "release": release.name,
             "digest": release.digest,
-            "environment": deployment.environment.slug,
-            "node": deployment.node_id,
+            "environment": replica.environment.slug,
+            "node": replica.node_id,
         },
     )
 
 
-def hold_rooms() -> None:
-    """Keeps others from giving rooms of nodes away until the commit: two environments must not give the same one away, nor may a node be
+def hold_headroom() -> None:
+    """Keeps others from giving headroom of nodes away until the commit: two environments must not give the same one away, nor may a node be
     shut or taken off the list under a replica that is just being placed there.
 
     Who places several replicas holds them before the first event.

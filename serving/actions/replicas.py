@@ -14,15 +14,15 @@ from ledger.actions import append_event
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import Release
 from registry.queries.declared import declared_replicas
-from serving.actions.deployments import drain_deployment
-from serving.actions.placing import hold_rooms, place_replica, why_nowhere
+from serving.actions.lifecycle import drain_replica
+from serving.actions.placing import hold_headroom, place_replica, why_nowhere
 from serving.actions.replacing import replace_replica, sentence
 from serving.actions.routes import lock_open, lock_routes
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
 from serving.core.sleep_lifecycle import SleepState
-from serving.models import Deployment, Environment, Route, Scale, Sleep
-from serving.queries.deployments import deployments_in
+from serving.models import Environment, Replica, ReplicaTarget, Route, Sleep
+from serving.queries.inventory import replicas_in
 from serving.queries.placement import fleet_now, place_for
 from serving.queries.replicas import ReplicaPlan, replica_plans
 
@@ -39,7 +39,7 @@ def scale_release(
     replicas: int,
     reason: str,
     expected_version: int | None = None,
-) -> Scale:
+) -> ReplicaTarget:
     """How many replicas the release is to have there from now on. Saying what is so already changes nothing.
 
     Raises Refused, Stale, StateChanged (it has no server there; the environment is retired), and Invalid: it is no number of
@@ -55,14 +55,14 @@ def scale_release(
             f"{release.model.slug} {release.name} has no server in {environment.slug}. A rollout brings it there: "
             f"sluicegate rollout start {release.model.slug}/{release.name}",
         )
-    found = Scale.objects.filter(release=release, environment=environment).first()
+    found = ReplicaTarget.objects.filter(release=release, environment=environment).first()
     require_version(found.version if found else 0, expected_version, f"The scale of {release.name}")
     if found is not None and found.replicas == replicas:
         return found
     said = {"replicas": replicas, "reason": reason, "changed_by": actor.name}
-    scale, is_new = Scale.objects.update_or_create(release=release, environment=environment, defaults=said)
+    scale, is_new = ReplicaTarget.objects.update_or_create(release=release, environment=environment, defaults=said)
     if not is_new:
-        Scale.objects.filter(pk=scale.pk).update(version=F("version") + 1)
+        ReplicaTarget.objects.filter(pk=scale.pk).update(version=F("version") + 1)
         scale.refresh_from_db()
     append_event(
         verb="deployment.scaled",
@@ -113,7 +113,7 @@ def why_not_placed(release: Release, environment: Environment) -> str:
     if any(step.what is What.PLACE for plan in plans for step in plan.steps):
         choice = place_for(release, environment, fleet_now())
         return "" if choice.node else why_nowhere(release, environment, choice).message
-    failed = deployments_in(release, environment).filter(is_wanted=True, state=DeploymentState.FAILED).first()
+    failed = replicas_in(release, environment).filter(is_wanted=True, state=ReplicaState.FAILED).first()
     return "" if failed is None else f"The one on node {failed.node_id} failed: {failed.reason}"
 
 
@@ -134,8 +134,8 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
         if not cursor.fetchone()[0]:
             return []
     lock_routes(environment)
-    hold_rooms()  # before the first event: of several steps one tells of its own, and the next places
-    # Their deployments, too: an agent that has moved one tells of it next. So what is to be done is what there is then.
+    hold_headroom()  # before the first event: of several steps one tells of its own, and the next places
+    # Their replicas, too: an agent that has moved one tells of it next. So what is to be done is what there is then.
     held = {plan.release for plan in replica_plans(environment)}
     lock_routes(environment, *held)
     troubles, plans = [], [plan for plan in replica_plans(environment) if plan.release in held]
@@ -152,10 +152,10 @@ def _bring_about(actor: Actor, environment: Environment) -> list[str]:
 def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
     if step.what is What.PLACE:
         reason, release, environment = f"{plan.wanted} replicas are wanted.", plan.release, plan.environment
-        place_replica(actor=actor, release=release, environment=environment, reason=reason, slot=step.slot)
+        place_replica(actor=actor, release=release, environment=environment, reason=reason, ordinal=step.ordinal)
         return
-    deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
+    replica = Replica.objects.select_related("release__model__team", "environment").get(pk=step.key)
     if step.what is What.RENEW:
-        replace_replica(actor=actor, deployment=deployment, reason=sentence(step.why))
+        replace_replica(actor=actor, replica=replica, reason=sentence(step.why))
         return
-    drain_deployment(actor=actor, deployment=deployment, reason=sentence(step.why), is_spare=True)
+    drain_replica(actor=actor, replica=replica, reason=sentence(step.why), is_spare=True)

@@ -19,7 +19,7 @@ from registry.models import Release, ServedModel
 from serving.core.admission import Proof
 from serving.core.lifecycle import LIVE
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
-from serving.models import Deployment, Environment, Route
+from serving.models import Environment, Replica, Route
 
 NO_PROOFS: Mapping[str, Proof | None] = MappingProxyType({})
 
@@ -27,7 +27,7 @@ NO_PROOFS: Mapping[str, Proof | None] = MappingProxyType({})
 def lock_routes(environment: Environment, *drained: Release | None) -> Environment:
     """The environment's row, locked until the transaction ends: its routes, and what they rest on, change one by one.
 
-    With the live deployments of `drained`: who appends an event before it drains them must hold them first, as the node's
+    With the live replicas of `drained`: who appends an event before it drains them must hold them first, as the node's
     agent does (lock order: CONTRIBUTING.md). Raises NotFound: it was deleted.
     """
     found = Environment.objects.select_for_update(no_key=True).filter(pk=environment.pk).first()
@@ -35,7 +35,7 @@ def lock_routes(environment: Environment, *drained: Release | None) -> Environme
         raise NotFound(
             "no_such_environment", f"{environment.slug} was deleted meanwhile.", environment=environment.slug
         )
-    live = Deployment.objects.filter(
+    live = Replica.objects.filter(
         environment=environment, release__in=[one for one in drained if one], state__in=sorted(LIVE)
     )
     if drained:

@@ -18,15 +18,15 @@ from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from ledger.core.errors import DomainError, Invalid, StateChanged
 from registry.models import ServedModel
-from serving.actions.deployments import drain_deployment, ensure_deployment
+from serving.actions.lifecycle import drain_replica, ensure_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes, publish_again
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.core.reasons import LONGEST_REASON
 from serving.core.sleep import Quiet, SleepRule, rule_problem, wake_s
 from serving.core.sleep_lifecycle import MOVES, SleepState
 from serving.models import Environment, Sleep
 from serving.queries import ready_server
-from serving.queries.deployments import deployments_in
+from serving.queries.inventory import replicas_in
 from serving.queries.sleep import Sleeper, last_timings, sleepers
 
 S = SleepState
@@ -110,9 +110,9 @@ def unload_asleep(*, actor: Actor, sleep: Sleep) -> bool:
         return False
     stable = one.route.stable
     lock_routes(environment, stable)
-    replicas = list(deployments_in(stable, environment).filter(is_wanted=True))
+    replicas = list(replicas_in(stable, environment).filter(is_wanted=True))
     for replica in replicas:
-        drain_deployment(actor=actor, deployment=replica, reason=sleep.state_reason, is_spare=True)
+        drain_replica(actor=actor, replica=replica, reason=sleep.state_reason, is_spare=True)
     if replicas:
         nodes = sorted({replica.node_id for replica in replicas})
         _append(sleep, "sleep.unloaded", actor, sleep.state_reason, release=stable.name, nodes=nodes)
@@ -151,12 +151,12 @@ def continue_waking(*, actor: Actor, sleep: Sleep) -> None:
 def _brought_up(actor: Actor, one: Sleeper, sleep: Sleep) -> str:
     """Why no server of it comes, as a sentence; empty where one is on its way."""
     stable, environment = one.route.stable, one.route.environment
-    found = deployments_in(stable, environment).first()
-    failed = found if found is not None and found.state == DeploymentState.FAILED else None
+    found = replicas_in(stable, environment).first()
+    failed = found if found is not None and found.state == ReplicaState.FAILED else None
     if failed is not None and failed.failed_at is not None and timezone.now() < failed.failed_at + RETRY:
         return failed.reason
     try:
-        ensure_deployment(actor=actor, release=stable, environment=environment, reason=sleep.state_reason)
+        ensure_replica(actor=actor, release=stable, environment=environment, reason=sleep.state_reason)
     except DomainError as error:
         return error.message
     return ""

@@ -14,13 +14,13 @@ from accounts.core.access import EVERY_TEAM, Actor, Verb, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid, StateChanged, field_error
 from ledger.core.verbs import EventVerb
-from serving.actions.placing import hold_rooms
+from serving.actions.placing import hold_headroom
 from serving.actions.routes import lock_open
 from serving.core.addresses import why_not_served_at
 from serving.core.platforms import PlatformKind
 from serving.core.static_servers import NOTHING, StaticServer, mistakes, share_files
 from serving.models import Environment, ListedServer, Node
-from serving.queries.deployments import live_deployments, nodes
+from serving.queries.inventory import live_replicas, nodes
 from serving.queries.static_servers import listed_server
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,58}[A-Za-z0-9_])?")
@@ -57,7 +57,7 @@ def list_server(
             f"{environment.slug} runs releases on this installation's machine, so it lists no servers. Change that first: "
             f"sluicegate api PATCH /environments/{environment.slug} platform=static --if-match {environment.version}",
         )
-    hold_rooms()
+    hold_headroom()
     _refuse_taken(name, at, loads)
     again: dict[str, Any] = {
         "runtimes": [],
@@ -90,9 +90,9 @@ def remove_server(*, actor: Actor, environment: Environment, name: str, reason: 
     Raises Refused, NotFound, and StateChanged: it still has a release.
     """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
-    hold_rooms()
+    hold_headroom()
     row = listed_server(environment, name)
-    here = list(live_deployments().filter(node=row.node_id).order_by("pk"))
+    here = list(live_replicas().filter(node=row.node_id).order_by("pk"))
     if here:
         named = ", ".join(f"{one.release.model.slug} {one.release.name}" for one in here[:5])
         raise StateChanged(
@@ -129,7 +129,7 @@ def _checked(name: str, address: str, loads: str, runtime: str, kind: str) -> St
 
 
 def _refuse_taken(name: str, at: StaticServer, loads: str) -> None:
-    if nodes().filter(name=name).exists() or live_deployments().filter(node=name).exists():
+    if nodes().filter(name=name).exists() or live_replicas().filter(node=name).exists():
         raise StateChanged("server_listed", f"{name} is the name of another server or machine. Choose another name.")
     ports = (at.http_port, at.grpc_port)
     same = Q(host=at.host) & (Q(http_port__in=ports) | Q(grpc_port__in=ports))

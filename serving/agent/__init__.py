@@ -1,1 +1,1 @@
-"""The node agent: reconciles this node's servers with the deployments' rows."""
+"""The node agent: reconciles this node's servers with the replicas' rows."""

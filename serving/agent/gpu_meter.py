@@ -31,7 +31,7 @@ class GpuMeter:
 
     def read(self, *, actor: Actor, node: str) -> float:
         """Reads them once, and writes it down; in how many seconds that is to be done again."""
-        servers = dict(queries.current_servers().filter(deployment__node=node).values_list("pid", "pk"))
+        servers = dict(queries.current_servers().filter(replica__node=node).values_list("pid", "pk"))
         reading = self._read()
         has_processes = any(gpu.processes for gpu in reading.gpus)
         roots = families_of(servers) if servers and has_processes else {}

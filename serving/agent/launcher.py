@@ -120,9 +120,9 @@ class LocalLauncher:
         except runtime_image.RuntimeMissing as error:
             return str(error)
 
-    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
-        """A new name: the release, the deployment, and something that no other server ever had."""
-        return self.servers / f"{model}-{release_name}-{deployment_id}-{secrets.token_hex(4)}"
+    def folder_for(self, replica_id: int, model: str, release_name: str) -> Path:
+        """A new name: the release, the replica, and something that no other server ever had."""
+        return self.servers / f"{model}-{release_name}-{replica_id}-{secrets.token_hex(4)}"
 
     def start(self, spec: LaunchSpec) -> RunningServer:
         self._check_runtime(spec)
@@ -275,7 +275,7 @@ class LocalLauncher:
             "sandbox": EDITION,
             "shm_prefix": prefix,
             "lock": str(self._lock or ""),
-            "deployment_id": spec.deployment_id,
+            "deployment_id": spec.replica_id,
             "digest": spec.digest,
             "speaks": spoken_by(spec.manifest),
             "exit_grace_s": kind.exit_grace_s,

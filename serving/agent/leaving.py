@@ -11,9 +11,9 @@ from django import db
 
 from ledger.queries import clock
 from serving.core.sleep_lifecycle import SleepState
-from serving.models import Deployment
-from serving.queries.deployments import server_of
+from serving.models import Replica
 from serving.queries.gateways import not_following
+from serving.queries.inventory import server_of
 from serving.queries.sleep import sleep_of
 
 #: Seconds. What gateways have taken is written down every two (`serving.control_plane.plane.HEARTBEAT_S`).
@@ -68,11 +68,11 @@ class Leaving:
         return 0.0
 
 
-def leaving_of(deployment: Deployment, *, follow_s: float, drain_s: float, request_s: float) -> Leaving:
+def leaving_of(replica: Replica, *, follow_s: float, drain_s: float, request_s: float) -> Leaving:
     """From now on, with these times where gateways may know its server. An agent that comes back begins anew: it does not know since
     when they leave it alone."""
-    of, model = deployment.environment, deployment.release.model_id
-    if not of.is_routed or deployment.ready_at is None or server_of(deployment) is None:
+    of, model = replica.environment, replica.release.model_id
+    if not of.is_routed or replica.ready_at is None or server_of(replica) is None:
         return Leaving(None, 0.0, 0.0)
     # Gateways hear nothing more of a retired environment; that a model is asleep they had said before it was drained.
     sleep = sleep_of(of.pk, model) if of.retired_at is None else None

@@ -36,7 +36,7 @@ _HEX = re.compile(r"\b[0-9a-fA-F]{40,}\b")
 
 
 class LogTail:
-    """Looks at the logs of one deployment's servers, now and then."""
+    """Looks at the logs of one replica's servers, now and then."""
 
     def __init__(self) -> None:
         self._looked_at, self._seen = -LOOK_EVERY_S, ("", -1)

@@ -1,6 +1,6 @@
-"""The node agent: makes this node's servers what the deployments' rows say (docs/decisions/0002).
+"""The node agent: makes this node's servers what the replicas' rows say (docs/decisions/0002).
 
-One loop finds the deployments of this node and gives each a thread with a `DeploymentReconciler`. Nothing is remembered that the
+One loop finds the replicas of this node and gives each a thread with a `ReplicaReconciler`. Nothing is remembered that the
 database and the servers' folders do not know, so the agent may be killed at any time: its servers go on, and the next
 agent adopts them.
 """
@@ -36,9 +36,9 @@ from serving.agent.hardware import hardware
 from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
 from serving.agent.process_use import use_of
-from serving.agent.reconciler import DeploymentReconciler
+from serving.agent.reconciler import ReplicaReconciler
 from serving.agent.timings import AgentTimings
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.models import Server
 from serving.ports import LaunchError
 from serving.queries.stable_files import stable_blobs
@@ -185,16 +185,14 @@ class Agent:
 
     def _measure(self) -> None:
         """Writes down how much memory each living server of this node holds."""
-        servers = {one.pid: one.pk for one in queries.current_servers().filter(deployment__node=self._node)}
+        servers = {one.pid: one.pk for one in queries.current_servers().filter(replica__node=self._node)}
         measured = use_of(servers) if servers else {}
         sizes = {servers[pid]: use.memory_bytes for pid, use in measured.items()}
         actions.record_memory(actor=self._actor, measured=sizes)
 
     def _sweep(self) -> None:
-        """Garbage-collects servers of earlier agents that no deployment needs."""
-        wanted = queries.current_servers().filter(
-            deployment__node=self._node, deployment__in=queries.live_deployments()
-        )
+        """Garbage-collects servers of earlier agents that no replica needs."""
+        wanted = queries.current_servers().filter(replica__node=self._node, replica__in=queries.live_replicas())
         for folder in self._launcher.sweep({Path(server.folder) for server in wanted}):
             log.info("removed the leftover server %s", folder.name)
 
@@ -234,7 +232,7 @@ class Agent:
                 continue
             try:
                 for server in queries.current_servers().filter(
-                    deployment__node=self._node, deployment__state=DeploymentState.READY
+                    replica__node=self._node, replica__state=ReplicaState.READY
                 ):
                     self._check_drift(server)
             except _STORE_TROUBLE as error:
@@ -244,7 +242,7 @@ class Agent:
         connection.close()
 
     def _check_drift(self, server: Server) -> None:
-        release = server.deployment.release
+        release = server.replica.release
         try:
             repository = Path(server.folder) / "repository"
             drift = drift_of(manifest_of(release), release.model.slug, repository, rest=self._stop.wait)
@@ -256,15 +254,15 @@ class Agent:
 
     def _dispatch(self) -> None:
         self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
-        for pk in queries.live_deployments().filter(node=self._node).values_list("pk", flat=True):
-            self._in_thread(f"deployment-{pk}", partial(DeploymentReconciler, pk))
+        for pk in queries.live_replicas().filter(node=self._node).values_list("pk", flat=True):
+            self._in_thread(f"deployment-{pk}", partial(ReplicaReconciler, pk))
 
-    def _in_thread(self, name: str, make: Callable[..., DeploymentReconciler]) -> None:
+    def _in_thread(self, name: str, make: Callable[..., ReplicaReconciler]) -> None:
         if name not in self._threads:
             self._threads[name] = threading.Thread(target=self._reconcile, args=(name, make), name=name, daemon=True)
             self._threads[name].start()
 
-    def _reconcile(self, name: str, make: Callable[..., DeploymentReconciler]) -> None:
+    def _reconcile(self, name: str, make: Callable[..., ReplicaReconciler]) -> None:
         reconciler = make(actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace)
         try:
             while not self._stop.is_set() and not self._turned_away:

@@ -112,9 +112,9 @@ class StaticLauncher:
         """Why `runtimes()` was empty when it was last called."""
         return self._missing
 
-    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
+    def folder_for(self, replica_id: int, model: str, release_name: str) -> Path:
         """A new name, which is the model's stamp there."""
-        return self.servers / f"{model}-{release_name}-{deployment_id}-{secrets.token_hex(4)}"
+        return self.servers / f"{model}-{release_name}-{replica_id}-{secrets.token_hex(4)}"
 
     def start(self, spec: LaunchSpec) -> RunningServer:
         """Nothing is loaded yet: the files are verified, and lie where `await_loaded` takes them from."""

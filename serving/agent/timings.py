@@ -8,7 +8,7 @@ from typing import Any
 
 from serving.agent import warmup
 from serving.core.health import HUNG_AFTER_LAST_STABLE_S, HUNG_AFTER_S
-from serving.models import Deployment
+from serving.models import Replica
 from serving.queries.time_limits import limits_of, longest_request_s
 
 
@@ -31,7 +31,7 @@ class AgentTimings:
     backoff: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each try to bring a server back; then it failed
     backoff_most: float = 15.0  # between all further tries for the last server of a stable release, which never fails
     healthy_after: float = 60.0  # serving this long makes earlier setbacks count no more
-    retry_failed_after: float = 60.0  # a deployment that once served is tried again
+    retry_failed_after: float = 60.0  # a replica that once served is tried again
 
 
 def load_timeout_of(envelope: dict[str, Any], *, default_s: float) -> float:
@@ -46,11 +46,11 @@ def has_streams_in(manifest: Mapping[str, Any]) -> bool:
     return warmup.limits_of(manifest).get("streaming") is True or manifest["serving"].get("decoupled") is True
 
 
-def request_s(deployment: Deployment, manifest: Mapping[str, Any]) -> float:
-    """How long one request to the deployment's server may run, in seconds; see `longest_request_s`."""
-    return longest_request_s(deployment, has_streams=has_streams_in(manifest))
+def request_s(replica: Replica, manifest: Mapping[str, Any]) -> float:
+    """How long one request to the replica's server may run, in seconds; see `longest_request_s`."""
+    return longest_request_s(replica, has_streams=has_streams_in(manifest))
 
 
-def warmup_timeout_of(deployment: Deployment, pace: AgentTimings) -> float:
+def warmup_timeout_of(replica: Replica, pace: AgentTimings) -> float:
     """How long one warm-up request may take, in seconds: no less than a user's request."""
-    return max(pace.warmup_timeout, limits_of(deployment.release.model).timeout_s)
+    return max(pace.warmup_timeout, limits_of(replica.release.model).timeout_s)

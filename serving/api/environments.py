@@ -50,20 +50,20 @@ class RuntimesPage(OnePage):
 
 
 class ServerOut(serializers.ModelSerializer[Server]):
-    deployment = serializers.IntegerField(source="deployment_id")
-    model = serializers.CharField(source="deployment.release.model.slug")
-    release = serializers.CharField(source="deployment.release.name")
-    digest = serializers.CharField(source="deployment.release.digest")
-    environment = serializers.CharField(source="deployment.environment.slug")
-    node = serializers.CharField(source="deployment.node_id")
-    state = serializers.CharField(source="deployment.state", help_text="of its deployment")
-    recoveries = serializers.IntegerField(source="deployment.recoveries")
+    replica = serializers.IntegerField(source="replica_id")
+    model = serializers.CharField(source="replica.release.model.slug")
+    release = serializers.CharField(source="replica.release.name")
+    digest = serializers.CharField(source="replica.release.digest")
+    environment = serializers.CharField(source="replica.environment.slug")
+    node = serializers.CharField(source="replica.node_id")
+    state = serializers.CharField(source="replica.state", help_text="of its replica")
+    recoveries = serializers.IntegerField(source="replica.recoveries")
 
     class Meta:
         model = Server
         fields = [
             "id",
-            "deployment",
+            "replica",
             "model",
             "release",
             "digest",
@@ -233,7 +233,7 @@ class ServersView(generics.ListAPIView[Server]):
     serializer_class = ServerOut
 
     def get_queryset(self) -> Any:
-        return queries.current_servers().filter(deployment__release__model__in=visible_models(actor_of(self.request)))
+        return queries.current_servers().filter(replica__release__model__in=visible_models(actor_of(self.request)))
 
 
 class RuntimesView(APIView):

@@ -19,19 +19,19 @@ from serving.queries.fleet import fleet_of
 
 
 class OnNodeOut(serializers.Serializer[Any]):
-    """A deployment; which one is told to those who may read its model."""
+    """A replica; which one is told to those who may read its model."""
 
-    deployment = serializers.IntegerField(source="deployment.pk")
+    replica = serializers.IntegerField(source="replica.pk")
     model = serializers.CharField(allow_blank=True)
     release = serializers.CharField(allow_blank=True)
-    environment = serializers.CharField(source="deployment.environment.slug")
-    state = serializers.CharField(source="deployment.state")
+    environment = serializers.CharField(source="replica.environment.slug")
+    state = serializers.CharField(source="replica.state")
     is_serving = serializers.BooleanField(
         source="server.is_serving",
         default=False,
         help_text="its server answered a real inference and is not known to be broken",
     )
-    recoveries = serializers.IntegerField(source="deployment.recoveries")
+    recoveries = serializers.IntegerField(source="replica.recoveries")
     probed_at = serializers.DateTimeField(source="server.probed_at", default=None, allow_null=True)
     drifted_files = serializers.IntegerField(allow_null=True, help_text="null: not compared yet")
     declared_memory_mib = serializers.IntegerField(source="declared_mib", allow_null=True)
@@ -42,7 +42,7 @@ class OnNodeOut(serializers.Serializer[Any]):
         choices=["attested", "wrong", "unknown"], help_text="whether the server runs what was signed"
     )
     attested_why = serializers.CharField()
-    drain_asked_at = serializers.DateTimeField(source="deployment.drain_asked_at", allow_null=True)
+    drain_asked_at = serializers.DateTimeField(source="replica.drain_asked_at", allow_null=True)
 
 
 class NodeOut(serializers.Serializer[Any]):
@@ -76,8 +76,8 @@ class NodeOut(serializers.Serializer[Any]):
         allow_null=True,
         help_text="what all its servers hold; null: not all of them were measured",
     )
-    deployment_count = serializers.IntegerField(help_text="all of them")
-    deployments = OnNodeOut(source="held", many=True, help_text="the newest first")
+    replica_count = serializers.IntegerField(help_text="all of them")
+    replicas = OnNodeOut(source="held", many=True, help_text="the newest first")
 
 
 class NodesPage(OnePage):

@@ -27,8 +27,8 @@ from serving.queries.replicas import ReplicaPlan, replica_of, replica_plans
 class ReplicaOut(serializers.Serializer[Any]):
     """One server that is to stay, or that is leaving."""
 
-    deployment = serializers.IntegerField(source="key")
-    slot = serializers.IntegerField()
+    replica = serializers.IntegerField(source="key")
+    ordinal = serializers.IntegerField()
     node = serializers.CharField()
     answers = serializers.BooleanField(help_text="it answered a real inference and is not known to be broken")
     has_failed = serializers.BooleanField()
@@ -82,7 +82,7 @@ class ScaleIn(StrictSerializer):
 
 
 class ReplaceIn(StrictSerializer):
-    deployment = serializers.IntegerField(min_value=1, max_value=2**63 - 1, help_text="of the release's replicas")
+    replica = serializers.IntegerField(min_value=1, max_value=2**63 - 1, help_text="of the release's replicas")
     set_aside = serializers.BooleanField(
         required=False, default=False, help_text="gateways send it nothing from now on; refused where no other answers"
     )
@@ -114,6 +114,6 @@ class ReplaceView(APIView):
         actor, data = actor_of(request), read_body(ReplaceIn, request)
         release = visible_release(actor, slug, name)
         require(actor, Verb.SCALE_RELEASE, release.model.team.slug, release.model.slug)
-        one = replica_of(release, data.pop("deployment"))
-        replace_replica(actor=actor, deployment=one, **data)
+        one = replica_of(release, data.pop("replica"))
+        replace_replica(actor=actor, replica=one, **data)
         return versioned(ReplicasOut(replica_plans(one.environment, one.release)[0]))

@@ -43,7 +43,7 @@ from serving.control_plane.server import GatewayIdentity
 from serving.core.admission import Proof
 from serving.core.asleep import Asleep
 from serving.core.bounds import RequestBounds, bounds_of
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.core.routes import (
     Arm,
     ModelRoute,
@@ -136,7 +136,7 @@ def _preparing(row: PreparingRow, release: _Sealed) -> ModelRoute:
         max_batch=of.max_batch,
         kind=of.kind,
     )
-    return ModelRoute.preparing(row.model, row.model_id, arm, DeploymentState(row.state))
+    return ModelRoute.preparing(row.model, row.model_id, arm, ReplicaState(row.state))
 
 
 def _table(environment: EnvironmentRow, models: list[ModelRoute], problems: list[RouteProblem]) -> RoutingTable:
@@ -384,7 +384,7 @@ def _servers_at(addresses: Iterable[str]) -> dict[tuple[UUID, str], int]:
     places = [one.rpartition(":") for one in addresses if one]
     ports = {int(port) for _, _, port in places}
     about = Q(http_port__in=ports) | Q(grpc_port__in=ports)
-    for server in Server.objects.filter(about).select_related("deployment").order_by("pk"):
+    for server in Server.objects.filter(about).select_related("replica").order_by("pk"):
         for port in (server.http_port, server.grpc_port):
-            found[server.deployment.release_id, f"{server.host}:{port}"] = server.pk
+            found[server.replica.release_id, f"{server.host}:{port}"] = server.pk
     return found

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 class EndpointState(StrEnum):
     """`pending`: accepted, and waiting for a place without a time limit. The others are those of
-    `serving.core.lifecycle.DeploymentState`."""
+    `serving.core.lifecycle.ReplicaState`."""
 
     PENDING = "pending"
     FETCHING = "fetching"

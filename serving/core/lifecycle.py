@@ -1,4 +1,4 @@
-"""The life of a deployment.
+"""The life of a replica.
 
 fetching → loading → warming → ready → draining → gone
 ready → loading                         (its server died and is brought back)
@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class DeploymentState(StrEnum):
+class ReplicaState(StrEnum):
     FETCHING = "fetching"
     LOADING = "loading"
     WARMING = "warming"
@@ -21,8 +21,8 @@ class DeploymentState(StrEnum):
     GONE = "gone"
 
 
-S = DeploymentState
-MOVES: dict[DeploymentState, frozenset[DeploymentState]] = {
+S = ReplicaState
+MOVES: dict[ReplicaState, frozenset[ReplicaState]] = {
     S.FETCHING: frozenset({S.LOADING, S.FAILED, S.DRAINING}),
     S.LOADING: frozenset({S.WARMING, S.FAILED, S.DRAINING}),
     S.WARMING: frozenset({S.READY, S.FAILED, S.DRAINING}),

@@ -120,9 +120,10 @@ def fit_in(demand: Demand, spot: Spot) -> Claim | str:
     wanted = _alike(demand, spot.devices)
     held = _taken(spot.held)
     free_ones = sorted(
-        (room, name)
+        (headroom, name)
         for name, device in wanted.items()
-        if (room := _room(device, held.get(name, []))) is not None and _has(room, device, demand, held.get(name, []))
+        if (headroom := _headroom(device, held.get(name, []))) is not None
+        and _has(headroom, device, demand, held.get(name, []))
     )
     if len(free_ones) < demand.devices:
         what = "devices" if demand.mib_each is None else f"devices with {demand.mib_each} MiB"
@@ -145,13 +146,13 @@ def _taken(claims: Iterable[Claim]) -> dict[str, list[int | None]]:
     return held
 
 
-def _room(device: Device, held: Sequence[int | None]) -> int | None:
+def _headroom(device: Device, held: Sequence[int | None]) -> int | None:
     """MiB that nobody holds, 0 where the device does not tell its size; None where somebody holds all of it."""
     sizes = [mib for mib in held if mib is not None]
     return None if len(sizes) < len(held) else (device.mib or 0) - sum(sizes)
 
 
-def _has(room: int, device: Device, demand: Demand, held: Sequence[int | None]) -> bool:
+def _has(headroom: int, device: Device, demand: Demand, held: Sequence[int | None]) -> bool:
     if demand.mib_each is None:
         return not held
-    return device.mib is None or room >= demand.mib_each
+    return device.mib is None or headroom >= demand.mib_each

@@ -1,7 +1,7 @@
 """What brings a release in an environment from the replicas that it has to those that are wanted: pure.
 
-Each replica has a slot, a number from 0 on; of one slot there is one replica that is to stay. One that is leaving has given up its
-slot to the one that takes its place, and goes once as many others answer as are wanted. So nothing is taken away before what
+Each replica has an ordinal, a number from 0 on; one replica that is to stay has it. One that is leaving has given up its
+ordinal to the one that takes its place, and goes once as many others answer as are wanted. So nothing is taken away before what
 replaces it answers, and whoever looks next goes on from what is there.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-_UNWELL = "the one in its slot is set aside: it is unwell where others are not"
+_UNWELL = "the replica with its ordinal is set aside: it is unwell where others are not"
 #: Of one release in one environment.
 MOST_REPLICAS = 100
 
 
 class What(StrEnum):
-    """`place` one more · `renew` one that is set aside: another takes its slot as soon as a node has room, and it goes when it can ·
+    """`place` one more · `renew` one that is set aside: another takes its ordinal as soon as a node has room, and it goes when it can ·
     `remove` one too many."""
 
     PLACE = "place"
@@ -26,11 +26,11 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True)
-class Replica:
-    """A deployment as this looks at it. `is_leaving`: it is drained, or being replaced."""
+class ReplicaStatus:
+    """A replica as this looks at it. `is_leaving`: it is drained, or being replaced."""
 
     key: int
-    slot: int
+    ordinal: int
     node: str
     answers: bool = False
     has_failed: bool = False
@@ -41,35 +41,35 @@ class Replica:
 
 @dataclass(frozen=True)
 class ReplicaStep:
-    """One thing to do. `key`: the deployment's; 0 for one that is to be placed in `slot`."""
+    """One thing to do. `key`: the replica's; 0 for one that is to be placed in `ordinal`."""
 
     what: What
-    slot: int
+    ordinal: int
     key: int = 0
     why: str = ""
 
 
-def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
+def steps_to(wanted: int, replicas: Sequence[ReplicaStatus]) -> list[ReplicaStep]:
     """Returns the steps that are due now. None are if it is as wanted, or has to wait. `wanted` is at least 1.
 
     A replica whose agent is silent stays.
     """
     staying = [one for one in replicas if not one.is_leaving]
-    taken = {one.slot for one in staying}
-    free = (slot for slot in range(MOST_REPLICAS) if slot not in taken)
+    taken = {one.ordinal for one in staying}
+    free = (ordinal for ordinal in range(MOST_REPLICAS) if ordinal not in taken)
     found = [ReplicaStep(What.PLACE, next(free)) for _ in range(wanted - len(staying))]
     spare = _too_many(wanted, staying)
     going = {one.key for one in spare}
     stay = [one for one in staying if one.key not in going]
-    found += [ReplicaStep(What.RENEW, one.slot, one.key, _UNWELL) for one in stay if one.is_set_aside]
+    found += [ReplicaStep(What.RENEW, one.ordinal, one.key, _UNWELL) for one in stay if one.is_set_aside]
     return found + spare
 
 
-def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
-    """Replicas that do not answer go first, then the highest slots; never a replica whose answers the wanted number needs."""
+def _too_many(wanted: int, kept: Sequence[ReplicaStatus]) -> list[ReplicaStep]:
+    """Replicas that do not answer go first, then the highest ordinals; never a replica whose answers the wanted number needs."""
     spare = sum(one.answers for one in kept) - wanted
     found: list[ReplicaStep] = []
-    order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.slot))
+    order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.ordinal))
     for one in order[: max(0, len(kept) - wanted)]:
         if one.answers and spare < 1:
             break
@@ -77,7 +77,7 @@ def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
         found.append(
             ReplicaStep(
                 What.REMOVE,
-                one.slot,
+                one.ordinal,
                 one.key,
                 f"{wanted} {'is' if wanted == 1 else 'are'} wanted, and there are {len(kept)}",
             )

@@ -15,7 +15,7 @@ from registry.core.kinds import DEFAULT, KINDS
 from registry.core.kinds.kind import Calls
 from serving.core.addresses import Address
 from serving.core.asleep import PREPARING_AGAIN_S, Asleep
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.core.request_classes import ONE_POOL, Pool, RequestClasses
 from serving.core.request_limits import Limits
 from serving.core.tenants import Tenants
@@ -170,12 +170,10 @@ class ModelRoute:
         return ((self.candidate, self.candidate_bp), (self.stable, WHOLE_BP - self.candidate_bp))
 
     @classmethod
-    def preparing(
-        cls, model: str, model_id: int, arm: Arm, state: DeploymentState = DeploymentState.LOADING
-    ) -> ModelRoute:
-        """Of a model that has no route yet, whose newest release has a deployment in `state`. Its number is no route's."""
-        after_s = None if state is DeploymentState.FAILED else PREPARING_AGAIN_S
-        asleep = Asleep(after_s, is_preparing=True, is_loaded=state is DeploymentState.READY)
+    def preparing(cls, model: str, model_id: int, arm: Arm, state: ReplicaState = ReplicaState.LOADING) -> ModelRoute:
+        """Of a model that has no route yet, whose newest release has a replica in `state`. Its number is no route's."""
+        after_s = None if state is ReplicaState.FAILED else PREPARING_AGAIN_S
+        asleep = Asleep(after_s, is_preparing=True, is_loaded=state is ReplicaState.READY)
         return cls(-model_id, model, 0, arm, asleep=asleep)
 
     @property

@@ -1,4 +1,4 @@
-"""Environments, gateways, nodes, deployments with their servers, and the routes that gateways must follow."""
+"""Environments, gateways, nodes, replicas with their servers, and the routes that gateways must follow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from registry.models import Release, ServedModel
-from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.lifecycle import LIVE, ReplicaState
 from serving.core.platforms import PlatformKind
 from serving.core.routes import SLOTS
 from serving.core.sleep import SleepRule
@@ -66,7 +66,7 @@ class Gateway(models.Model):
 class Node(models.Model):
     """A machine with an agent. `runtimes` lists the runtime images it can run: [{image, server, backends, versions}].
 
-    One that was removed is on no list and takes no deployment.
+    One that was removed is on no list and takes no replica.
     """
 
     name = models.SlugField(primary_key=True, max_length=60)
@@ -80,7 +80,7 @@ class Node(models.Model):
 class ListedServer(models.Model):
     """An inference server that its owner runs at an address, listed by an environment.
 
-    Deployments, readiness and routes refer to it by its node, a row that no machine stands for.
+    Replicas, readiness and routes refer to it by its node, a row that no machine stands for.
     """
 
     node = models.OneToOneField(Node, on_delete=models.CASCADE, primary_key=True, related_name="listing")
@@ -115,11 +115,11 @@ class NodeGpuReading(models.Model):
         ]
 
 
-class Scale(models.Model):
+class ReplicaTarget(models.Model):
     """How many replicas of a release an environment is to have, where somebody said so. Without one, what its envelope declares."""
 
-    release = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="scales")
-    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="scales")
+    release = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="replica_targets")
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="replica_targets")
     replicas = models.PositiveSmallIntegerField()
     reason = models.TextField(blank=True)
     changed_by = models.CharField(max_length=150)
@@ -127,24 +127,25 @@ class Scale(models.Model):
     version = models.PositiveIntegerField(default=1)  # If-Match
 
     class Meta:
+        db_table = "serving_scale"
         constraints = [
             models.UniqueConstraint(fields=["release", "environment"], name="scale_once"),
             models.CheckConstraint(condition=Q(replicas__gte=1), name="scale_has_a_replica"),
         ]
 
 
-class Deployment(models.Model):
+class Replica(models.Model):
     """One replica of a release in an environment: a server on a node, and its replacements.
 
-    While it is to stay, it is the only one of its slot. What is drained has given up its slot to the one that takes its place.
+    While it is to stay, it is the only one with its ordinal. A drained replica has given its ordinal to the replica that takes its place.
     """
 
-    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="deployments")
-    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="deployments")
-    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="deployments")
-    slot = models.PositiveSmallIntegerField(default=0)
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="replicas")
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="replicas")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="replicas")
+    ordinal = models.PositiveSmallIntegerField(default=0, db_column="slot")
     claim = models.JSONField(default=dict)  # what it holds of its node: `serving.core.placement.Claim`
-    state = models.CharField(max_length=10, default=DeploymentState.FETCHING)
+    state = models.CharField(max_length=10, default=ReplicaState.FETCHING)
     is_wanted = models.BooleanField(default=True)  # False: drain it
     reason = models.TextField(blank=True)
     timings = models.JSONField(default=dict)  # {"fetch_s", "load_s", "warmup_s"}: the measured cold start
@@ -161,12 +162,13 @@ class Deployment(models.Model):
     gone_at = models.DateTimeField(null=True)
 
     class Meta:
+        db_table = "serving_deployment"
         constraints = [
             models.CheckConstraint(
-                condition=Q(state__in=[s.value for s in DeploymentState]), name="deployment_state_known"
+                condition=Q(state__in=[s.value for s in ReplicaState]), name="deployment_state_known"
             ),
             models.UniqueConstraint(
-                fields=["release", "environment", "slot"],
+                fields=["release", "environment", "ordinal"],
                 condition=Q(state__in=sorted(s.value for s in LIVE), is_wanted=True, drain_asked_at=None),
                 name="deployment_once_in_its_slot",
             ),
@@ -174,12 +176,12 @@ class Deployment(models.Model):
 
 
 class Server(models.Model):
-    """One inference server process, started for one deployment. A replacement is a new row.
+    """One inference server process, started for one replica. A replacement is a new row.
 
     `pid` 0: somebody else's process, which was given the release, or was found to serve it; nothing of it is measured or proven.
     """
 
-    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="servers")
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="servers", db_column="deployment_id")
     host = models.CharField(max_length=120, default="127.0.0.1")
     http_port = models.PositiveIntegerField()
     grpc_port = models.PositiveIntegerField()

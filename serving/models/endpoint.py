@@ -11,7 +11,7 @@ from serving.core.endpoints import EndpointState
 class Endpoint(models.Model):
     """One replica of a release, as its platform publishes it: all that gateways, the prober and the engine read of where a release runs.
 
-    The platforms of this machine publish by triggers on `Deployment` and `Server`; another platform calls `publish`. The last row of a
+    The platforms of this machine publish by triggers on `Replica` and `Server`; another platform calls `publish`. The last row of a
     release in an environment stays, in the state `gone`. The environment and the release of a row never change.
     """
 

@@ -146,7 +146,7 @@ class InferenceServer(Protocol):
 class LaunchSpec:
     """All that is needed to start one server for one release."""
 
-    deployment_id: int
+    replica_id: int
     model: str
     release_name: str  # r14
     digest: str  # sha256:<64 hex>

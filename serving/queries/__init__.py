@@ -1,8 +1,8 @@
-"""Named reads of environments, deployments, servers and routes."""
+"""Named reads of environments, replicas, servers and routes."""
 
 from __future__ import annotations
 
-from serving.queries.deployments import (
+from serving.queries.inventory import (
     all_environments,
     among,
     answering_servers,
@@ -13,7 +13,7 @@ from serving.queries.deployments import (
     gateways_in,
     get_environment,
     is_last_of_stable,
-    live_deployments,
+    live_replicas,
     nodes,
     ready_server,
     server_before,
@@ -37,7 +37,7 @@ __all__ = [
     "gpu_readings_of",
     "is_last_of_stable",
     "last_reading",
-    "live_deployments",
+    "live_replicas",
     "measured_servers",
     "nodes",
     "readings_of",

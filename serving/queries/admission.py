@@ -11,18 +11,18 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from registry.models import Release
 from serving.core.admission import AdmissionLimit, Proof
 from serving.core.bounds import bounds_of
-from serving.models import Deployment, Route
+from serving.models import Replica, Route
 
 
-def with_proven(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
+def with_proven(replicas: QuerySet[Replica]) -> QuerySet[Replica]:
     """Each with what its route has kept as `proven`, for `admissions_of`; None where there is no route."""
     route = Route.objects.filter(model=OuterRef("release__model"), environment=OuterRef("environment"))
-    return deployments.annotate(proven=Subquery(route.values("proven")[:1]))
+    return replicas.annotate(proven=Subquery(route.values("proven")[:1]))
 
 
 def admissions_of(release: Release, among: Iterable[Any] | None = None) -> defaultdict[int, AdmissionLimit]:
     """As gateways are told it, by environment: by what its route has kept, else as where nothing is proven. One query; none where
-    its deployments `with_proven` are there already, `among`."""
+    its replicas `with_proven` are there already, `among`."""
     of, key = bounds_of(release.manifest), str(release.pk)
     kept: Iterable[tuple[int, dict[str, Any]]] = (
         Route.objects.filter(model=release.model_id).values_list("environment_id", "proven")

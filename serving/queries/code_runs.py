@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from registry.hooks.code_runs import CodeRun
 from registry.models import Release
 from serving.core import containment
-from serving.queries.deployments import nodes
+from serving.queries.inventory import nodes
 from serving.queries.node_fit import nodes_for
 
 

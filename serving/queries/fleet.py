@@ -17,8 +17,8 @@ from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts
 from serving.core.gpu import GpuReading, reading_of
-from serving.models import Deployment, Node, Server
-from serving.queries.deployments import current_servers, live_deployments, nodes
+from serving.models import Node, Replica, Server
+from serving.queries.inventory import current_servers, live_replicas, nodes
 from serving.queries.reporting import is_proven, is_reporting
 from serving.queries.runtimes import runtimes_with_states
 
@@ -28,9 +28,9 @@ SILENT_AFTER = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class OnNode:
-    """A deployment with its server, if one runs. `release` is empty where the asker may not read the model."""
+    """A replica with its server, if one runs. `release` is empty where the asker may not read the model."""
 
-    deployment: Deployment
+    replica: Replica
     server: Server | None
     model: str = ""
     release: str = ""
@@ -59,7 +59,7 @@ class OnNode:
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node. None in `known` is unknown, never “none” or “ok”. `held`: its deployments, the newest first."""
+    """A node. None in `known` is unknown, never “none” or “ok”. `held`: its replicas, the newest first."""
 
     node: Node
     known: NodeFacts
@@ -87,7 +87,7 @@ class NodeView:
         return str(self.node.facts.get("missing", ""))
 
     @property
-    def deployment_count(self) -> int:
+    def replica_count(self) -> int:
         return len(self.held)
 
     @property
@@ -97,12 +97,12 @@ class NodeView:
 
     @property
     def declared_mib(self) -> int:
-        """Host memory that the envelopes of its deployments ask for, as far as the asker may read them."""
+        """Host memory that the envelopes of its replicas ask for, as far as the asker may read them."""
         return sum(one.declared_mib or 0 for one in self.held)
 
     @property
     def undeclared(self) -> int:
-        """How many of its deployments declare no memory to the asker."""
+        """How many of its replicas declare no memory to the asker."""
         return sum(one.declared_mib is None for one in self.held)
 
     @property
@@ -128,17 +128,17 @@ class NodeView:
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
-    """Every node by name, with its deployments. Six queries, however many there are."""
+    """Every node by name, with its replicas. Six queries, however many there are."""
     now = now or timezone.now()
     mine = set(visible_models(actor).values_list("pk", flat=True))
-    deployments = list(live_deployments().order_by("-pk"))
+    replicas = list(live_replicas().order_by("-pk"))
     servers: dict[int, Server] = {}
-    for server in current_servers().filter(deployment__in=[one.pk for one in deployments]):
-        servers.setdefault(server.deployment_id, server)  # the newest
-    manifests = manifests_of({one.release_id for one in deployments if one.release.model_id in mine})
-    wrong = wrong_signatures({one.release_id: one.release for one in deployments}.values()) if deployments else {}
+    for server in current_servers().filter(replica__in=[one.pk for one in replicas]):
+        servers.setdefault(server.replica_id, server)  # the newest
+    manifests = manifests_of({one.release_id for one in replicas if one.release.model_id in mine})
+    wrong = wrong_signatures({one.release_id: one.release for one in replicas}.values()) if replicas else {}
     held: dict[str, list[OnNode]] = {}
-    for one in deployments:
+    for one in replicas:
         told = _on_node(one, servers.get(one.pk), mine, manifests)
         state, why = attested(told.server, one.release, wrong.get(one.release_id))
         proven = told.server is None or is_proven(told.server, one.release.model.objectives, now)
@@ -169,7 +169,7 @@ def attested(server: Server | None, release: Release, wrong: str | None) -> tupl
     )
 
 
-def _on_node(one: Deployment, server: Server | None, mine: set[int], manifests: Mapping[Any, str]) -> OnNode:
+def _on_node(one: Replica, server: Server | None, mine: set[int], manifests: Mapping[Any, str]) -> OnNode:
     if one.release.model_id not in mine:
         return OnNode(one, server)
     envelope = json.loads(manifests.get(one.release_id) or "{}").get("envelope") or {}

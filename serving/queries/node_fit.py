@@ -21,7 +21,7 @@ from registry.queries.file_headers import headers_of_files
 from registry.queries.gpu_memory import estimate_in
 from serving.core.containment import may_run_code, of_facts
 from serving.models import Environment, Node
-from serving.queries.deployments import deployments_in, nodes, open_to, with_listing
+from serving.queries.inventory import nodes, open_to, replicas_in, with_listing
 
 LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
@@ -156,7 +156,7 @@ def draft_fits(spec: Spec, plan: Mapping[str, Any]) -> DraftFits:
 
 
 def next_node(release: Release) -> Node | None:
-    """The node that a new deployment is given: one that its envelope fits before others, then machines before listed servers, and
+    """The node that a new replica is given: one that its envelope fits before others, then machines before listed servers, and
     the last heard of first."""
     is_machine = ExpressionWrapper(Q(listing=None), BooleanField())
     free = nodes().order_by(is_machine.desc(), LAST_HEARD_OF)
@@ -165,7 +165,7 @@ def next_node(release: Release) -> Node | None:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a release may serve: the node that serves it `here`, None where none does, and those that take deployments, the last
+    """Where a release may serve: the node that serves it `here`, None where none does, and those that take replicas, the last
     heard of first."""
 
     here: Node | None
@@ -184,7 +184,7 @@ def places_for(release: Release, environment: Environment) -> Places:
 
 
 def _places(release: UUID, environment: int) -> QuerySet[Any, Any]:
-    serving = deployments_in(release, environment).values("node")[:1]
+    serving = replicas_in(release, environment).values("node")[:1]
     is_here = ExpressionWrapper(Q(pk=Subquery(serving)), BooleanField())
     rows = with_listing(Node.objects.all()).annotate(is_here=is_here).filter(Q(removed_at=None) | Q(is_here=True))
     return rows.order_by(LAST_HEARD_OF)

@@ -16,14 +16,14 @@ from serving.core.containment import may_run_code, not_contained
 from serving.core.gpu import reading_of
 from serving.core.placement import Choice, Claim, Device, Spot, choose, claim_of, demand_of
 from serving.models import Environment, Node
-from serving.queries.deployments import live_deployments, nodes, open_to, with_listing
 from serving.queries.fleet import SILENT_AFTER
+from serving.queries.inventory import live_replicas, nodes, open_to, with_listing
 from serving.queries.node_fit import LAST_HEARD_OF, offering
 
 
 @dataclass(frozen=True)
 class _Occupant:
-    """What a live deployment holds of its node. `is_staying`: it is wanted, and nothing takes its place. `is_going`: it is wanted no
+    """What a live replica holds of its node. `is_staying`: it is wanted, and nothing takes its place. `is_going`: it is wanted no
     more, and its room is free soon."""
 
     claim: Claim
@@ -36,7 +36,7 @@ class _Occupant:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The nodes that take deployments, the last heard of first, and what is held of each."""
+    """The nodes that take replicas, the last heard of first, and what is held of each."""
 
     nodes: tuple[Node, ...]
     held: Mapping[str, Sequence[_Occupant]]
@@ -55,7 +55,7 @@ class Fleet:
         return Fleet(self.nodes, left)
 
     def claims_of(self, release: UUID, environment: int) -> dict[str, tuple[Claim, ...]]:
-        """What the release's deployments there hold, by node."""
+        """What the release's replicas there hold, by node."""
         found = {
             node: tuple(one.claim for one in every if (one.release, one.environment) == (release, environment))
             for node, every in self.held.items()
@@ -72,7 +72,7 @@ def fleet_now() -> Fleet:
     known = tuple(with_listing(nodes()).order_by(LAST_HEARD_OF))
     held: dict[str, list[_Occupant]] = {}
     columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at", "release__model_id")
-    for node, claim, release, environment, is_wanted, asked, model in live_deployments().values_list(*columns):
+    for node, claim, release, environment, is_wanted, asked, model in live_replicas().values_list(*columns):
         is_staying = is_wanted and asked is None
         one = _Occupant(claim_of(claim), release, environment, is_staying, model, is_going=not is_wanted)
         held.setdefault(node, []).append(one)

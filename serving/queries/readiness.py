@@ -14,10 +14,10 @@ from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
 from django.db.models.expressions import Combinable
 from django.db.models.functions import JSONObject
 
-from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.lifecycle import LIVE, ReplicaState
 from serving.core.sleep_lifecycle import SleepState
-from serving.models import Deployment, Sleep
-from serving.queries.deployments import among_text, array_text
+from serving.models import Replica, Sleep
+from serving.queries.inventory import among_text, array_text
 from serving.queries.reporting import on_reporting, proven_since, reports_since
 
 
@@ -75,7 +75,7 @@ def readiness_of(models: Iterable[int], *, now: datetime | None = None) -> dict[
 
 def readiness_column(since: datetime) -> ArraySubquery:
     """For a query of routes: of each route's stable release, none or one object for `readiness_from`. `since`: `reports_since`."""
-    of_stable = Deployment.objects.filter(
+    of_stable = Replica.objects.filter(
         state__in=sorted(LIVE), is_wanted=True, release=OuterRef("stable"), environment=OuterRef("environment")
     ).order_by()
     counts = _counts(since)
@@ -107,7 +107,7 @@ def readiness_from(rows: Sequence[Mapping[str, Any]]) -> Readiness | None:
 
 
 def _readiness(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
-    rows = Deployment.objects.filter(
+    rows = Replica.objects.filter(
         state__in=sorted(LIVE), is_wanted=True, release__model_id__in=among_text(models)
     ).order_by("environment_id", "release_id")
     of_release = rows.values_list("environment_id", "release_id", "release__number", "release__model_id")
@@ -115,9 +115,9 @@ def _readiness(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
 
 
 def _counts(since: datetime) -> dict[str, Any]:
-    """What is counted of the deployments of one release in one environment, in the order of `Readiness`."""
+    """What is counted of the replicas of one release in one environment, in the order of `Readiness`."""
     running = Q(servers__ended_at=None)
-    said = running & Q(state=DeploymentState.READY, servers__is_serving=True)
+    said = running & Q(state=ReplicaState.READY, servers__is_serving=True)
     heard = on_reporting(since, "node__")
     doubted = said & heard & ~proven_since(since, "servers__", "release__model__objectives")
     return {

@@ -9,14 +9,14 @@ from django.db.models import QuerySet
 from serving.core.gpu import GpuReading, reading_of
 from serving.core.use import Reading, Use
 from serving.models import NodeGpuReading, Server, ServerReading
-from serving.queries.deployments import current_servers
+from serving.queries.inventory import current_servers
 
 _FIELDS = ("memory_bytes", "own_bytes", "shared_bytes", "cpu_s", "open_files", "gpu_memory_bytes")
 
 
 def measured_servers(node: str) -> QuerySet[Server]:
     """The servers of the node that no user reaches, which their agent reads again and again."""
-    return current_servers().filter(deployment__node=node, deployment__environment__is_routed=False)
+    return current_servers().filter(replica__node=node, replica__environment__is_routed=False)
 
 
 def readings_of(server: Server, *, since_s: float, until_s: float) -> list[Reading]:

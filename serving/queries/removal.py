@@ -9,7 +9,7 @@ from django.db.models import Count, ForeignObjectRel, QuerySet
 from ledger.queries import clock
 from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.models import Environment, Gateway, ListedServer
-from serving.queries.deployments import live_deployments
+from serving.queries.inventory import live_replicas
 
 #: Where gates run unless somebody names another environment.
 GATES_RUN_IN = "staging"
@@ -32,7 +32,7 @@ def gateways_that_speak(environment: Environment) -> list[str]:
 def what_goes(environment: Environment, *, is_deleted: bool) -> list[str]:
     """Returns sentences: which servers of each release and which silent gateways go with it, and what becomes of listed servers."""
     rows = (
-        live_deployments()
+        live_replicas()
         .filter(environment=environment, is_wanted=True)
         .values("release__model__slug", "release__number")
     )

@@ -16,10 +16,10 @@ from ledger.core.errors import NotFound
 from registry.hooks.usage import usages_of
 from registry.models import Release
 from registry.queries.declared import Declared, declared_replicas
-from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.replicas import Replica, ReplicaStep, desired_replicas, steps_to
-from serving.models import Deployment, Environment, Scale
-from serving.queries.deployments import answering_servers, live_deployments
+from serving.core.lifecycle import LIVE, ReplicaState
+from serving.core.replicas import ReplicaStatus, ReplicaStep, desired_replicas, steps_to
+from serving.models import Environment, Replica, ReplicaTarget
+from serving.queries.inventory import answering_servers, live_replicas
 from serving.queries.reporting import is_reporting
 
 #: Of whom a release's uses are not asked where servers are looked at: an alias needs none, and routes are looked at themselves.
@@ -30,7 +30,7 @@ Key = tuple[UUID, int]  # release, environment
 
 @dataclass(frozen=True)
 class Scaled:
-    """How many replicas somebody asked for, as a `Scale` has it."""
+    """How many replicas somebody asked for, as a `ReplicaTarget` has it."""
 
     replicas: int
     version: int
@@ -51,7 +51,7 @@ class ReplicaPlan:
     wanted: int
     declared: Declared
     said: Scaled | None
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaStatus, ...]
     steps: tuple[ReplicaStep, ...]
 
     @property
@@ -76,34 +76,34 @@ class ReplicaPlan:
 def replica_plans(environment: Environment | None = None, release: Release | None = None) -> list[ReplicaPlan]:
     """Of every release with a replica that is to stay, in environments with gateways: what a gate measures is one server. Two
     queries, however many there are."""
-    rows = observed(live_deployments())
+    rows = observed(live_replicas())
     rows = rows if environment is None else rows.filter(environment=environment)
     rows = rows if release is None else rows.filter(release=release)
     return plans_of(rows.order_by("pk"))
 
 
-def replica_of(release: Release, key: int) -> Deployment:
+def replica_of(release: Release, key: int) -> Replica:
     """One of the release's replicas by its key. Raises NotFound."""
-    found = live_deployments().filter(release=release, pk=key).first()
+    found = live_replicas().filter(release=release, pk=key).first()
     if found is None:
         message = f"{release.model.slug} {release.name} has no replica {key} now."
-        raise NotFound("no_such_deployment", message, deployment=key)
+        raise NotFound("no_such_deployment", message, replica=key)
     return found
 
 
-def observed(deployments: QuerySet[Deployment]) -> QuerySet[Deployment]:
-    """The deployments with two columns for `plans_of`: whether each `answers`, and the `said` number of replicas."""
-    servers = answering_servers().order_by().filter(deployment=OuterRef("pk"))
+def observed(replicas: QuerySet[Replica]) -> QuerySet[Replica]:
+    """The replicas with two columns for `plans_of`: whether each `answers`, and the `said` number of replicas."""
+    servers = answering_servers().order_by().filter(replica=OuterRef("pk"))
     columns = {name: name for name in ("replicas", "version", "reason", "changed_by", "changed_at")}
-    scale = Scale.objects.filter(release=OuterRef("release"), environment=OuterRef("environment"))
-    return deployments.annotate(answers=Exists(servers), said=Subquery(scale.values(told=JSONObject(**columns))[:1]))
+    scale = ReplicaTarget.objects.filter(release=OuterRef("release"), environment=OuterRef("environment"))
+    return replicas.annotate(answers=Exists(servers), said=Subquery(scale.values(told=JSONObject(**columns))[:1]))
 
 
-def plans_of(deployments: Iterable[Any]) -> list[ReplicaPlan]:
-    """One plan for each release and environment of these `observed` deployments that has some. One query, where an envelope is
+def plans_of(replicas: Iterable[Any]) -> list[ReplicaPlan]:
+    """One plan for each release and environment of these `observed` replicas that has some. One query, where an envelope is
     not known yet; some more, where one is being drained."""
     by_place: dict[Key, list[Any]] = {}
-    for one in deployments:
+    for one in replicas:
         if one.environment.is_routed and one.state in LIVE:
             by_place.setdefault((one.release_id, one.environment_id), []).append(one)
     by_place = {key: every for key, every in by_place.items() if any(one.is_wanted for one in every)}
@@ -114,17 +114,18 @@ def plans_of(deployments: Iterable[Any]) -> list[ReplicaPlan]:
 
 
 def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> ReplicaPlan:
-    """`is_used`: by a rollout or an undo window. What is drained waits for its end, and stays as long, unless its slot was given away."""
-    given = {one.slot for one in every if one.is_wanted and one.drain_asked_at is None}
+    """`is_used`: by a rollout or an undo window. What is drained waits for its end, and stays as long,
+    unless its ordinal was given away."""
+    given = {one.ordinal for one in every if one.is_wanted and one.drain_asked_at is None}
     now = timezone.now()
     replicas = tuple(
-        Replica(
+        ReplicaStatus(
             one.pk,
-            one.slot,
+            one.ordinal,
             one.node_id,
             answers=one.answers,
-            has_failed=one.state == DeploymentState.FAILED,
-            is_leaving=not one.is_wanted or (one.drain_asked_at is not None and (one.slot in given or not is_used)),
+            has_failed=one.state == ReplicaState.FAILED,
+            is_leaving=not one.is_wanted or (one.drain_asked_at is not None and (one.ordinal in given or not is_used)),
             is_silent=not is_reporting(one.node, now),
             is_set_aside=one.is_set_aside,
         )
@@ -139,10 +140,10 @@ def _plan(every: Sequence[Any], declared: Declared, *, is_used: bool) -> Replica
     return ReplicaPlan(first.release, first.environment, wanted, declared, said, replicas, steps)
 
 
-def desired_by_place(deployments: Iterable[Any]) -> dict[Key, int]:
-    """How many are wanted of each of these `observed` deployments' releases, where each is. One query, where an envelope is not
+def desired_by_place(replicas: Iterable[Any]) -> dict[Key, int]:
+    """How many are wanted of each of these `observed` replicas' releases, where each is. One query, where an envelope is not
     known yet."""
-    rows = list(deployments)
+    rows = list(replicas)
     declared = declared_replicas(one.release_id for one in rows) if rows else {}
     return {
         (one.release_id, one.environment_id): desired_replicas(

@@ -25,7 +25,7 @@ from django.db.models.functions import Cast, Coalesce
 from django.utils import timezone
 
 from serving.models import Node, Server
-from serving.queries.deployments import nodes
+from serving.queries.inventory import nodes
 
 #: An agent reports every 2.5 s (`serving.agent.node_agent.BEAT_EVERY_S`). Pages call a node silent after two missed reports.
 REPORTS_WITHIN: Final = timedelta(seconds=7)

@@ -18,7 +18,7 @@ def examples_of(environment: int, candidate: UUID, begin: datetime, end: datetim
 
 def _examples(environment: int, candidate: UUID, begin: datetime, end: datetime) -> QuerySet[RequestExample]:
     rows = RequestExample.objects.filter(environment=environment, candidate=candidate, at__gte=begin, at__lt=end)
-    return rows.select_related("server__deployment").order_by("at", "pk")
+    return rows.select_related("server__replica").order_by("at", "pk")
 
 
 def candidates_own(

@@ -11,7 +11,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Route, Sleep
-from serving.queries.deployments import among_text, array_text
+from serving.queries.inventory import among_text, array_text
 
 
 class NamedRelease(NamedTuple):

@@ -19,8 +19,8 @@ from registry.queries.releases import LARGE, these_or_numbered
 from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.core.replicas import desired_replicas
 from serving.core.sleep_lifecycle import SleepState
-from serving.models import Environment, Gateway, Route, RouteAck, Scale, Sleep
-from serving.queries.deployments import among, answering_servers, known_environment
+from serving.models import Environment, Gateway, ReplicaTarget, Route, RouteAck, Sleep
+from serving.queries.inventory import among, answering_servers, known_environment
 from serving.queries.readiness import health_columns
 from serving.queries.reporting import reports_since
 
@@ -115,8 +115,8 @@ def warm_route(model: ServedModel, environment: Environment) -> WarmRoute:
 
 def _warm(model: int, environment: int) -> QuerySet[Any, Any]:
     of_stable = {"release": OuterRef("stable"), "environment": OuterRef("environment")}
-    servers = answering_servers().order_by().filter(**{f"deployment__{name}": one for name, one in of_stable.items()})
-    scaled = Subquery(Scale.objects.filter(**of_stable).values("replicas")[:1])
+    servers = answering_servers().order_by().filter(**{f"replica__{name}": one for name, one in of_stable.items()})
+    scaled = Subquery(ReplicaTarget.objects.filter(**of_stable).values("replicas")[:1])
     routes = every_route().filter(model=model, environment=environment)
     return routes.annotate(is_stable_warm=Exists(servers), scaled=scaled)
 

@@ -8,7 +8,7 @@ from registry.adapters.capability_evidence import capabilities
 from registry.core.capabilities import states_of
 from registry.core.kinds import DEFAULT
 from serving.models import Node
-from serving.queries.deployments import nodes
+from serving.queries.inventory import nodes
 
 
 def runtimes_with_states(node: Node) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ from serving.core.replicas import What
 from serving.core.sleep import Count, Quiet, why_awake
 from serving.core.sleep_lifecycle import SleepState
 from serving.hooks.needs import awaited_releases, needs_of
-from serving.models import Deployment, Environment, Route, Scale, Sleep
-from serving.queries.deployments import current_servers, deployments_in, environments_by_id, live_deployments
+from serving.models import Environment, Replica, ReplicaTarget, Route, Sleep
+from serving.queries.inventory import current_servers, environments_by_id, live_replicas, replicas_in
 from serving.queries.replicas import Key, replica_plans
 from serving.queries.reporting import on_reporting, reports_since
 from serving.queries.routes import all_routes, routes_of
@@ -51,10 +51,10 @@ def sleep_views(
     routes = [one for one in known if environment is None or one.environment_id == environment.pk]
     found = sleepers({(one.environment_id, one.model_id) for one in routes})
     stable = {one.route.stable_id for one in found.values()}
-    servers = current_servers().filter(deployment__release__in=stable, deployment__in=live_deployments())
+    servers = current_servers().filter(replica__release__in=stable, replica__in=live_replicas())
     held: dict[Key, list[tuple[int, int | None]]] = {}
-    size_known = Case(When(on_reporting(reports_since(), "deployment__node__"), then="memory_bytes"))
-    columns = ("deployment__release_id", "deployment__environment_id", "deployment__claim", size_known)
+    size_known = Case(When(on_reporting(reports_since(), "replica__node__"), then="memory_bytes"))
+    columns = ("replica__release_id", "replica__environment_id", "replica__claim", size_known)
     for release, where, claim, size in servers.values_list(*columns):
         held.setdefault((release, where), []).append((claim_of(claim).memory_mib, size))
     views = [
@@ -134,12 +134,12 @@ def sleepers(places: Collection[Place]) -> dict[Place, Sleeper]:
     routes = rows.defer(*(f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE))
     found = {key: one for one in routes if (key := (one.environment_id, one.model_id)) in places}
     loaded: dict[Place, set[UUID]] = {}
-    wanted = live_deployments().filter(environment__in=environments, release__model__in=models, is_wanted=True)
+    wanted = live_replicas().filter(environment__in=environments, release__model__in=models, is_wanted=True)
     for environment, model, release in wanted.values_list("environment_id", "release__model_id", "release_id"):
         loaded.setdefault((environment, model), set()).add(release)
     every = {one for releases in loaded.values() for one in releases} | {one.stable_id for one in found.values()}
     uses = needs_of(every)
-    scales = Scale.objects.filter(release__in=every).exclude(changed_by__startswith=_SYSTEM)
+    scales = ReplicaTarget.objects.filter(release__in=every).exclude(changed_by__startswith=_SYSTEM)
     said = {(one.release_id, one.environment_id): f"{one.changed_by} said {one.replicas} replicas" for one in scales}
     return {place: _sleeper(one, loaded.get(place, set()), uses, said) for place, one in found.items()}
 
@@ -154,7 +154,7 @@ def _sleeper(route: Route, loaded: set[UUID], uses: dict[Key, list[str]], said: 
 
 def last_timings(release: Release, environment: Environment) -> dict[str, float]:
     """The measured cold start of the newest server of the release there; empty where none was timed."""
-    rows = Deployment.objects.filter(release=release, environment=environment, timings__has_key="warmup_s")
+    rows = Replica.objects.filter(release=release, environment=environment, timings__has_key="warmup_s")
     return rows.order_by("-pk").values_list("timings", flat=True).first() or {}
 
 
@@ -164,10 +164,10 @@ def unplaced() -> list[tuple[Release, Environment]]:
     found = [
         (one.route.stable, one.route.environment)
         for one in sleepers(waking).values()
-        if not deployments_in(one.route.stable, one.route.environment).exists()
+        if not replicas_in(one.route.stable, one.route.environment).exists()
     ]
     plans = [plan for plan in replica_plans() if any(step.what is What.PLACE for step in plan.steps)]
-    awaited = [key for key in awaited_releases() if not deployments_in(*key).exists()]
+    awaited = [key for key in awaited_releases() if not replicas_in(*key).exists()]
     releases, environments = (
         whole_releases({one for one, _ in awaited}),
         environments_by_id({one for _, one in awaited}),

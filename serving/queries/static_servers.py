@@ -15,10 +15,10 @@ from ledger.core.errors import NotFound
 from ledger.queries import clock
 from registry.queries import visible_models
 from serving.core.addresses import why_not_served_at
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.core.static_servers import mistakes
-from serving.models import Deployment, Environment, ListedServer
-from serving.queries.deployments import live_deployments
+from serving.models import Environment, ListedServer, Replica
+from serving.queries.inventory import live_replicas
 from serving.queries.reporting import is_reporting
 
 
@@ -74,7 +74,7 @@ def servers_of(actor: Actor, environment: Environment) -> list[ServerView]:
     """The servers that the environment lists, by name. Two queries."""
     rows = list(listed_servers().filter(environment=environment))
     visible = visible_models(actor).filter(pk=OuterRef("release__model"))
-    there = live_deployments().filter(node__in=[row.node_id for row in rows]).annotate(is_visible=Exists(visible))
+    there = live_replicas().filter(node__in=[row.node_id for row in rows]).annotate(is_visible=Exists(visible))
     held: dict[str, list[Any]] = {}
     for one in there.order_by("pk") if rows else ():
         held.setdefault(one.node_id, []).append(one)
@@ -88,7 +88,7 @@ def _view(row: ListedServer, held: list[Any], now: datetime) -> ServerView:
     return ServerView(row, *_state(row, held, mine, now), releases)
 
 
-def _state(row: ListedServer, held: list[Deployment], mine: list[Deployment], now: datetime) -> tuple[ServerState, str]:
+def _state(row: ListedServer, held: list[Replica], mine: list[Replica], now: datetime) -> tuple[ServerState, str]:
     node = row.node
     if why := why_out_of_bounds(row):
         return ServerState.UNUSABLE, f"{why} Until then the agent leaves this server alone."
@@ -103,7 +103,7 @@ def _state(row: ListedServer, held: list[Deployment], mine: list[Deployment], no
         return ServerState.UNUSABLE, missing
     if not held:
         return ServerState.FREE, "It answers, and has no release."
-    if all(one.state == DeploymentState.READY for one in held):
+    if all(one.state == ReplicaState.READY for one in held):
         return ServerState.SERVING, "It answers real requests of its release."
-    why = next((one.reason for one in mine if one.state != DeploymentState.READY and one.reason), "")
+    why = next((one.reason for one in mine if one.state != ReplicaState.READY and one.reason), "")
     return ServerState.LOADING, why or "A release is being loaded or taken out."

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from django.conf import settings
 
 from serving.core.request_limits import LONGEST_S, Limits, limits_stated
-from serving.models import Deployment
+from serving.models import Replica
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ def limits_of(model: Timed) -> Limits:
         return default
 
 
-def longest_request_s(deployment: Deployment, *, has_streams: bool) -> float:
-    """How long one request to the deployment's server may run, in seconds.
+def longest_request_s(replica: Replica, *, has_streams: bool) -> float:
+    """How long one request to the replica's server may run, in seconds.
 
     Streams have no limit of their own, and without a gateway the requests come from gates: their policy may give more
     time than users get. Both count as the longest that a gateway waits for any request.
     """
-    if has_streams or not deployment.environment.is_routed:
+    if has_streams or not replica.environment.is_routed:
         return LONGEST_S
-    return limits_of(deployment.release.model).timeout_s
+    return limits_of(replica.release.model).timeout_s

@@ -10,13 +10,13 @@ from accounts.core.access import Actor
 from registry.core.kinds import runtime_of
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.actions.deployments import drain_deployment, ensure_deployment, release_deployment
-from serving.actions.placing import hold_rooms
+from serving.actions.lifecycle import drain_replica, ensure_replica, release_replica
+from serving.actions.placing import hold_headroom
 from serving.actions.replacing import replace_replica, set_aside_replica
 from serving.actions.replicas import scale_release, why_not_placed
 from serving.actions.routes import lock_routes
-from serving.models import Deployment, Environment, Node
-from serving.queries.deployments import live_deployments
+from serving.models import Environment, Node, Replica
+from serving.queries.inventory import live_replicas
 from serving.queries.node_fit import next_node, no_runtime, nodes_for, places_for, why_refused
 from serving.queries.placement import most_that_fit
 from serving.queries.removal import what_goes
@@ -28,22 +28,22 @@ SEEN_WITHIN = timedelta(seconds=60)
 
 
 class Local:
-    """The platform `local`. A replica's handle is the key of its deployment."""
+    """The platform `local`. A replica's handle is the key of its replica."""
 
     def start(self, release: Release, environment: Environment, *, actor: Actor, reason: str) -> None:
-        ensure_deployment(actor=actor, release=release, environment=environment, reason=reason)
+        ensure_replica(actor=actor, release=release, environment=environment, reason=reason)
 
     def stop(self, release: Release, environment: Environment, *, actor: Actor, reason: str) -> None:
-        release_deployment(actor=actor, release=release, environment=environment, reason=reason)
+        release_replica(actor=actor, release=release, environment=environment, reason=reason)
 
     def scale(self, release: Release, environment: Environment, replicas: int, *, actor: Actor, reason: str) -> None:
         scale_release(actor=actor, release=release, environment=environment, replicas=replicas, reason=reason)
 
     def replace(self, replica: str, *, actor: Actor, reason: str, set_aside: bool = False) -> None:
-        replace_replica(actor=actor, deployment=_deployment(replica), reason=reason, set_aside=set_aside)
+        replace_replica(actor=actor, replica=_replica(replica), reason=reason, set_aside=set_aside)
 
     def set_aside(self, replica: str, *, actor: Actor, reason: str) -> None:
-        set_aside_replica(actor=actor, deployment=_deployment(replica), reason=reason)
+        set_aside_replica(actor=actor, replica=_replica(replica), reason=reason)
 
     def trial(self, release: Release, environment: Environment) -> Trial | None:
         return local_trial(release, environment)
@@ -57,7 +57,7 @@ class Local:
         about = [one for one in places.free if one.seen_at is not None and one.seen_at >= since]
         node = next(iter(nodes_for(release, about)), None)
         if node is not None:
-            kept = live_deployments().filter(node=node, is_wanted=True).defer(None)
+            kept = live_replicas().filter(node=node, is_wanted=True).defer(None)
             held = {
                 f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"] for one in kept
             }
@@ -76,23 +76,23 @@ class Local:
         return what_goes(environment, is_deleted=is_deleted)
 
     def hold(self, environment: Environment, *starting: Release) -> set[Release]:
-        hold_rooms()
+        hold_headroom()
         releases = {one.release for one in _staying(environment)}
         lock_routes(environment, *releases, *starting)
         return releases
 
     def clear(self, environment: Environment, *, actor: Actor, reason: str, is_deleted: bool) -> None:
         for one in _staying(environment):
-            drain_deployment(actor=actor, deployment=one, reason=reason, is_spare=True)
+            drain_replica(actor=actor, replica=one, reason=reason, is_spare=True)
 
 
-def _deployment(replica: str) -> Deployment:
-    return Deployment.objects.select_related("release__model__team", "environment", "node").get(pk=replica)
+def _replica(replica: str) -> Replica:
+    return Replica.objects.select_related("release__model__team", "environment", "node").get(pk=replica)
 
 
 def _machine(node: Node | None) -> Machine | None:
     return None if node is None else Machine(node.name, node.facts)
 
 
-def _staying(environment: Environment) -> list[Deployment]:
-    return list(live_deployments().filter(environment=environment, is_wanted=True).order_by("pk"))
+def _staying(environment: Environment) -> list[Replica]:
+    return list(live_replicas().filter(environment=environment, is_wanted=True).order_by("pk"))

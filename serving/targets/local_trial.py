@@ -14,7 +14,7 @@ from serving.core.gpu import GpuReading, reading_of
 from serving.core.use import Reading
 from serving.models import Environment, Server
 from serving.queries import gpu_readings_of, last_reading, readings_of, ready_server, server_before
-from serving.queries.deployments import deployments_in, deployments_of, log_of
+from serving.queries.inventory import log_of, replicas_in, replicas_of
 from serving.servers import Client, client_of
 from serving.targets.port import Machine, ServerEnd, Trial
 
@@ -34,7 +34,7 @@ class LocalServer:
         return self.row.started_at
 
     def client(self) -> Client:
-        speaks = spoken_by(manifest_of(self.row.deployment.release))
+        speaks = spoken_by(manifest_of(self.row.replica.release))
         return client_of(self.row.host, self.row.http_port, self.row.grpc_port, speaks)
 
     def readings(self, *, since_s: float, until_s: float) -> list[Reading]:
@@ -44,10 +44,10 @@ class LocalServer:
         return last_reading(self.row)
 
     def gpus(self) -> GpuReading | None:
-        return reading_of(self.row.deployment.node.gpus)
+        return reading_of(self.row.replica.node.gpus)
 
     def gpu_readings(self) -> list[GpuReading]:
-        return gpu_readings_of(self.row.deployment.node_id, since_s=self.started_at.timestamp())
+        return gpu_readings_of(self.row.replica.node_id, since_s=self.started_at.timestamp())
 
     def log(self) -> str | None:
         kept = getattr(self.row, "log", None)
@@ -61,9 +61,9 @@ class LocalServer:
 
 
 def local_trial(release: Release, environment: Environment) -> Trial | None:
-    """The replica that `ensure_deployment` returns, else the last that is gone."""
-    found = deployments_in(release, environment).first()
-    found = found or deployments_of(release).filter(environment=environment).first()
+    """The replica that `ensure_replica` returns, else the last that is gone."""
+    found = replicas_in(release, environment).first()
+    found = found or replicas_of(release).filter(environment=environment).first()
     if found is None:
         return None
     image = manifest_of(release)["runtime"]["image"]

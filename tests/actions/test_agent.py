@@ -1,4 +1,4 @@
-"""What an agent makes of a deployment: brought up, brought back, and let go."""
+"""What an agent makes of a replica: brought up, brought back, and let go."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
@@ -14,11 +14,11 @@ from serving import actions, queries
 from serving.agent.launcher import visible_devices
 from serving.agent.reconciler import devices_of
 from serving.agent.timings import load_timeout_of
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Node, Server
+from serving.core.lifecycle import ReplicaState
+from serving.models import Environment, Node, Replica, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
 from tests.support.fakes.ports import FakeModel
-from tests.support.worlds.deployment_setup import (  # noqa: F401
+from tests.support.worlds.replica_setup import (  # noqa: F401
     QUICK,
     SYSTEM,
     Clock,
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.django_db
 
 def test_gateways_are_woken_by_every_change_of_an_endpoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[str] = []
-    monkeypatch.setattr("serving.actions.deployments.notify_routes", lambda: woken.append(world.state))
+    monkeypatch.setattr("serving.actions.lifecycle.notify_routes", lambda: woken.append(world.state))
     world.until(S.READY)
     assert woken
     woken.clear()
@@ -135,9 +135,7 @@ def test_what_does_not_pass_fails_after_a_bounded_number_of_tries(world: World) 
 
 
 @pytest.mark.takes("deployment: loading → failed", "deployment: failed → fetching")
-def test_a_failed_deployment_is_tried_again_when_asked_for(
-    world: World, release: Release, staging: Environment
-) -> None:
+def test_a_failed_replica_is_tried_again_when_asked_for(world: World, release: Release, staging: Environment) -> None:
     world.behaviour.load_error = "broken"
     world.until(S.FAILED)
     world.reconciler.step()
@@ -207,9 +205,9 @@ def test_a_server_that_breaks_again_and_again_has_failed(world: World) -> None:
 
 
 @pytest.mark.takes("deployment: ready → draining", "deployment: draining → gone")
-def test_a_drained_deployment_leaves_no_server(world: World, staging: Environment) -> None:
+def test_a_drained_replica_leaves_no_server(world: World, staging: Environment) -> None:
     world.until(S.READY)
-    actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="its gates are done")
+    actions.drain_replica(actor=SYSTEM, replica=world.row, reason="its gates are done")
     row = world.until(S.GONE)
     assert world.launcher.running == {} and row.gone_at and row.reason == "its gates are done"
     assert queries.current_servers().count() == 0
@@ -224,7 +222,7 @@ def test_a_drained_deployment_leaves_no_server(world: World, staging: Environmen
         pytest.param(S.FAILED, marks=pytest.mark.takes("deployment: failed → gone")),
     ],
 )
-def test_one_that_is_not_wanted_goes_wherever_it_is(world: World, state: DeploymentState) -> None:
+def test_one_that_is_not_wanted_goes_wherever_it_is(world: World, state: ReplicaState) -> None:
     world.until(S.READY)  # so that what breaks now may pass
     world.behaviour.is_dead = True
     world.behaviour.load_error = "broken" if state == S.FAILED else ""
@@ -232,14 +230,14 @@ def test_one_that_is_not_wanted_goes_wherever_it_is(world: World, state: Deploym
     if state == S.WARMING:
         world.behaviour.is_dead, world.behaviour.breaks = False, InferenceError("server_error", "no")
     world.until(state)
-    actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="never mind")
+    actions.drain_replica(actor=SYSTEM, replica=world.row, reason="never mind")
     world.until(S.GONE)
     assert world.launcher.running == {}
 
 
 @pytest.mark.takes("deployment: fetching → draining")
-def test_a_deployment_that_is_not_wanted_before_it_is_up_goes(world: World) -> None:
-    actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="never mind")
+def test_a_replica_that_is_not_wanted_before_it_is_up_goes(world: World) -> None:
+    actions.drain_replica(actor=SYSTEM, replica=world.row, reason="never mind")
     world.until(S.GONE)
     assert world.launcher.started == []
 
@@ -248,7 +246,7 @@ def test_a_drain_during_a_load_is_noticed(world: World) -> None:
     make = world._make
 
     def drain_meanwhile(spec: LaunchSpec) -> FakeModel:
-        Deployment.objects.filter(pk=world.row.pk).update(is_wanted=False, version=world.row.version + 1)
+        Replica.objects.filter(pk=world.row.pk).update(is_wanted=False, version=world.row.version + 1)
         return make(spec)
 
     world.launcher._make = drain_meanwhile
@@ -256,14 +254,14 @@ def test_a_drain_during_a_load_is_noticed(world: World) -> None:
     assert world.launcher.running == {}
 
 
-def test_a_server_of_a_deployment_that_went_meanwhile_is_ended_and_not_written_down(
+def test_a_server_of_a_replica_that_went_meanwhile_is_ended_and_not_written_down(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node was removed while the agent stood still."""
     start = world.launcher.start
 
     def removed_meanwhile(spec: LaunchSpec) -> Any:
-        Deployment.objects.update(state=S.GONE)
+        Replica.objects.update(state=S.GONE)
         return start(spec)
 
     monkeypatch.setattr(world.launcher, "start", removed_meanwhile)
@@ -281,9 +279,9 @@ def test_folders_of_servers_are_named_after_their_release(world: World) -> None:
 def test_a_server_is_told_which_devices_it_was_given(world: World) -> None:
     """By the names that CUDA takes; devices that were only counted have none."""
     for devices, told in (({"GPU-1": 9, "MIG-2": None}, ("GPU-1", "MIG-2")), ({"0": 9}, ()), ({}, ())):
-        Deployment.objects.update(claim={"memory_mib": 0, "devices": devices})
-        assert devices_of(Deployment.objects.get()) == told
-    Deployment.objects.update(claim={"memory_mib": 0, "devices": {"GPU-1": 9}})
+        Replica.objects.update(claim={"memory_mib": 0, "devices": devices})
+        assert devices_of(Replica.objects.get()) == told
+    Replica.objects.update(claim={"memory_mib": 0, "devices": {"GPU-1": 9}})
     world.until(S.READY)
     (spec,) = world.launcher.started
     assert visible_devices(spec.devices) == {"CUDA_VISIBLE_DEVICES": "GPU-1"} and visible_devices(()) == {}

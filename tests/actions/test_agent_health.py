@@ -17,9 +17,9 @@ from serving import actions, queries
 from serving.agent import health_check
 from serving.control_plane import store
 from serving.core.routes import RoutingTable, admit
-from serving.models import Deployment, Environment, Node, Route, Server
+from serving.models import Environment, Node, Replica, Route, Server
 from serving.ports import InferenceError
-from tests.support.worlds.deployment_setup import (  # noqa: F401
+from tests.support.worlds.replica_setup import (  # noqa: F401
     QUICK,
     SYSTEM,
     Clock,
@@ -197,7 +197,7 @@ def test_a_server_that_the_agent_cannot_look_at_is_left_alone(
 
 @pytest.fixture
 def stable(release: Release, production: Environment, node: Node, clock: Clock) -> World:
-    """A ready deployment, alone behind a route's stable release."""
+    """A ready replica, alone behind a route's stable release."""
     world = World(release, production, clock)
     world.until(S.READY)
     Route.objects.create(environment=production, model=release.model, stable=release, changed_at=timezone.now())
@@ -227,7 +227,7 @@ def test_the_last_server_of_stable_is_dead_at_once_all_the_same(stable: World) -
 
 @pytest.mark.slow  # many restarts
 def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
-    """Hangs, loads that fail, and warm-ups that are late, many more times than any other deployment gets."""
+    """Hangs, loads that fail, and warm-ups that are late, many more times than any other replica gets."""
     pauses = []
     for n in range(len(QUICK.backoff) + 2):
         stable.until(S.READY)
@@ -248,20 +248,20 @@ def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
 
 
 def test_stable_with_another_server_is_not_the_last(stable: World, release: Release, production: Environment) -> None:
-    row = queries.live_deployments().get(pk=stable.row.pk)
+    row = queries.live_replicas().get(pk=stable.row.pk)
     assert queries.is_last_of_stable(row)
-    other = Deployment.objects.create(
-        release=release, environment=production, node=Node.objects.create(name="two"), state=S.READY, slot=1
+    other = Replica.objects.create(
+        release=release, environment=production, node=Node.objects.create(name="two"), state=S.READY, ordinal=1
     )
     server = Server.objects.create(
-        deployment=other, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/b", is_serving=True
+        replica=other, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/b", is_serving=True
     )
     assert not queries.is_last_of_stable(row)
     Server.objects.filter(pk=server.pk).update(is_serving=False)
     assert queries.is_last_of_stable(row)
 
 
-def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable: World) -> None:
+def test_a_route_works_again_when_its_failed_replica_is_healthy_again(stable: World) -> None:
     def admitted(last: RoutingTable | None) -> RoutingTable:
         loaded = store.load()
         return admit(loaded.tables["production"], last, loaded.known["production"]).table
@@ -271,9 +271,9 @@ def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable:
 
     before = admitted(None)
     assert http_ports(before) == [queries.current_servers()[0].http_port]
-    row = queries.live_deployments().get(pk=stable.row.pk)
+    row = queries.live_replicas().get(pk=stable.row.pk)
     for state in (S.LOADING, S.FAILED):
-        actions.record_state(actor=SYSTEM, deployment=row, to=state, reason="whatever it was")
+        actions.record_state(actor=SYSTEM, replica=row, to=state, reason="whatever it was")
     stable.reconciler.step()  # it ends the server
     assert queries.current_servers().count() == 0
     meanwhile = admitted(before)

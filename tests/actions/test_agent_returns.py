@@ -16,7 +16,7 @@ from serving import actions, queries, wiring
 from serving.agent import node_agent
 from serving.agent.node_agent import Agent
 from serving.models import Environment, ListedServer, Server
-from tests.support.worlds.deployment_setup import (  # noqa: F401
+from tests.support.worlds.replica_setup import (  # noqa: F401
     SYSTEM,
     S,
     World,
@@ -113,8 +113,8 @@ def test_the_next_agent_replaces_a_server_that_died_meanwhile(world: World) -> N
 def test_the_next_agent_starts_an_unfinished_launch_again(world: World) -> None:
     """Killed between the server's start and its load: the row says loading, and a server is there."""
     world.behaviour.load_error = "not yet"
-    deployment = queries.live_deployments().get(pk=world.row.pk)
-    world.reconciler._begin(deployment)
+    replica = queries.live_replicas().get(pk=world.row.pk)
+    world.reconciler._begin(replica)
     assert world.state == S.LOADING and len(world.launcher.running) == 1
     world.behaviour.load_error = ""
     world.reconciler = world.new_reconciler()

@@ -10,7 +10,7 @@ import pytest
 from registry.models import ServedModel
 from serving.agent.warmup import array, requests
 from serving.models import Environment, Node
-from tests.support.worlds.deployment_setup import (  # noqa: F401
+from tests.support.worlds.replica_setup import (  # noqa: F401
     Clock,
     S,
     World,

@@ -12,14 +12,14 @@ from accounts.core.access import Actor
 from rollouts.models import Rollout
 from serving.actions.draining import continue_draining
 from serving.actions.replicas import continue_placing
-from serving.models import Deployment
-from serving.queries.deployments import live_deployments
+from serving.models import Replica
 from serving.queries.draining import may_stop
+from serving.queries.inventory import live_replicas
 from tests.support.worlds.factories import (
     events_of,
-    make_deployment,
     make_node,
     make_release,
+    make_replica,
     make_server,
 )
 from tests.support.worlds.rollout_setup import production, put, stable_server, with_stable
@@ -29,45 +29,45 @@ AGENT = Actor.system("agent:local")
 
 
 @pytest.fixture
-def stable() -> Deployment:
+def stable() -> Replica:
     return stable_server()
 
 
-def drained(*replicas: Deployment) -> None:
-    """Each of these has given its slot away."""
+def drained(*replicas: Replica) -> None:
+    """Each of these has given its ordinal away."""
     keys = [one.pk for one in replicas]
-    Deployment.objects.filter(pk__in=keys).update(drain_asked_at=timezone.now(), drain_reason="New memory.")
+    Replica.objects.filter(pk__in=keys).update(drain_asked_at=timezone.now(), drain_reason="New memory.")
 
 
-def stopped(one: Deployment) -> bool:
+def stopped(one: Replica) -> bool:
     """Whether the replica is no longer wanted after the agent's next look."""
     continue_draining(actor=AGENT, node="local")
     one.refresh_from_db()
     return not one.is_wanted
 
 
-def test_it_stops_only_once_the_other_answers(stable: Deployment) -> None:
+def test_it_stops_only_once_the_other_answers(stable: Replica) -> None:
     make_node("other")
     drained(stable)
     assert continue_placing(actor=AGENT) == []
-    placed = Deployment.objects.get(node="other")
-    assert (placed.release, placed.slot, placed.is_wanted) == (stable.release, stable.slot, True)
+    placed = Replica.objects.get(node="other")
+    assert (placed.release, placed.ordinal, placed.is_wanted) == (stable.release, stable.ordinal, True)
     for state in ("fetching", "warming", "ready"):  # ready, but its server has not answered yet
-        Deployment.objects.filter(pk=placed.pk).update(state=state)
+        Replica.objects.filter(pk=placed.pk).update(state=state)
         assert not stopped(stable)
     make_server(placed)
     assert stopped(stable) and stable.reason == "New memory."
     assert events_of("deployment", stable.pk).filter(verb="deployment.drained").count() == 1
 
 
-def test_a_replica_of_stable_stays_if_nothing_else_can_serve_users(stable: Deployment) -> None:
+def test_a_replica_of_stable_stays_if_nothing_else_can_serve_users(stable: Replica) -> None:
     make_node("silent", seen_at=timezone.now() - timedelta(minutes=5))
     drained(stable)
     assert not stopped(stable)
 
 
-def test_what_nothing_needs_stops_at_once(stable: Deployment) -> None:
-    idle = make_deployment(make_release(stable.release.model), production(), state="ready")
+def test_what_nothing_needs_stops_at_once(stable: Replica) -> None:
+    idle = make_replica(make_release(stable.release.model), production(), state="ready")
     drained(idle)
     assert stopped(idle)
 
@@ -75,22 +75,22 @@ def test_what_nothing_needs_stops_at_once(stable: Deployment) -> None:
 def test_what_a_rollout_uses_waits_for_its_end() -> None:
     rollout, stable = with_stable()
     make_node("other")
-    both = [make_deployment(release, rollout.environment, state="ready") for release in (stable, rollout.candidate)]
+    both = [make_replica(release, rollout.environment, state="ready") for release in (stable, rollout.candidate)]
     for one in both:
         make_server(one)
     drained(*both)
     assert not any(stopped(one) for one in both)
     assert continue_placing(actor=AGENT) == []  # else the rollout would compare releases on other nodes than before
-    assert Deployment.objects.filter(is_wanted=True).count() == Deployment.objects.count() == 2
+    assert Replica.objects.filter(is_wanted=True).count() == Replica.objects.count() == 2
     put(rollout, "rolled_back", weight_bp=0, ended_at=timezone.now())
     assert [stopped(one) for one in both] == [False, True]
     assert continue_placing(actor=AGENT) == []
-    assert Deployment.objects.filter(node="other", release=stable).count() == 1
+    assert Replica.objects.filter(node="other", release=stable).count() == 1
 
 
-def test_a_rollout_that_begins_meanwhile_holds_it_up(stable: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollout_that_begins_meanwhile_holds_it_up(stable: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule is applied again under the lock of the routes."""
-    idle = make_deployment(make_release(stable.release.model), production(), state="ready")
+    idle = make_replica(make_release(stable.release.model), production(), state="ready")
     drained(idle)
     answers = [[idle]]
     assert may_stop([idle]) == [idle]
@@ -102,9 +102,9 @@ def test_a_rollout_that_begins_meanwhile_holds_it_up(stable: Deployment, monkeyp
     assert not stopped(idle) and not answers
 
 
-def test_it_asks_as_much_for_many_as_for_one(stable: Deployment, django_assert_max_num_queries: Any) -> None:
+def test_it_asks_as_much_for_many_as_for_one(stable: Replica, django_assert_max_num_queries: Any) -> None:
     for _ in range(20):
-        make_server(make_deployment(make_release(stable.release.model), production(), state="ready"))
-    drained(*Deployment.objects.all())
+        make_server(make_replica(make_release(stable.release.model), production(), state="ready"))
+    drained(*Replica.objects.all())
     with django_assert_max_num_queries(12):
-        assert len(may_stop(live_deployments().filter(node="local"))) == 20
+        assert len(may_stop(live_replicas().filter(node="local"))) == 20

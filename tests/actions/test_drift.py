@@ -20,7 +20,7 @@ from serving.agent.drift import drift_of
 from serving.core.drift import Drift
 from serving.models import Server
 from tests.contracts import serving_models as made
-from tests.support.worlds.factories import make_deployment, make_environment, make_model, make_release, make_server
+from tests.support.worlds.factories import make_environment, make_model, make_release, make_replica, make_server
 
 SYSTEM = Actor.system("agent:test")
 MODEL = "words"
@@ -86,7 +86,7 @@ def test_reading_is_held_back_to_a_rate(served: tuple[dict[str, Any], Path]) -> 
 @pytest.mark.django_db
 def test_drift_is_told_once_and_kept_with_the_server() -> None:
     release = make_release(make_model())
-    server = make_server(make_deployment(release, make_environment("production"), state="ready"))
+    server = make_server(make_replica(release, make_environment("production"), state="ready"))
     drift = [Drift("1/model.py", "a" * 64, hashlib.sha256(b"x").hexdigest())]
     for found in ([], drift, drift, []):
         actions.record_drift(actor=SYSTEM, server=server, drift=found)

@@ -1,4 +1,4 @@
-"""What a deployment and its server publish as an endpoint."""
+"""What a replica and its server publish as an endpoint."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Endpoint, ListedServer, Server
+from serving.core.lifecycle import ReplicaState
+from serving.models import Endpoint, ListedServer, Replica, Server
 from serving.queries.endpoints import answers, standing_at
 from tests.support.worlds.factories import make_environment, make_model, make_node, make_release
 
@@ -20,8 +20,8 @@ def serving(number: int, *, ago_s: float = 0.0) -> Server:
     """A server of a model of its own; all of them stand at one address of one node."""
     place = {"environment": make_environment("production"), "node": make_node("theirs")}
     release = make_release(make_model(f"model-{number}"))
-    deployment = Deployment.objects.create(release=release, state=DeploymentState.READY, **place)
-    server = Server.objects.create(deployment=deployment, is_serving=True, **ADDRESS)
+    replica = Replica.objects.create(release=release, state=ReplicaState.READY, **place)
+    server = Server.objects.create(replica=replica, is_serving=True, **ADDRESS)
     Server.objects.filter(pk=server.pk).update(started_at=timezone.now() - timedelta(seconds=ago_s))
     return server
 
@@ -37,20 +37,20 @@ def test_models_at_one_listed_server_are_all_served() -> None:
     )  # fmt: skip
     first, _ = serving(1), serving(2)
     assert serving_models() == {"model-1", "model-2"}
-    Deployment.objects.filter(pk=first.deployment_id).update(reason="It is tried again.")
+    Replica.objects.filter(pk=first.replica_id).update(reason="It is tried again.")
     assert serving_models() == {"model-1", "model-2"}
 
 
 def test_an_address_of_a_machine_belongs_to_the_server_that_began_there_last() -> None:
     old, new = serving(1, ago_s=60), serving(2)
     assert serving_models() == {"model-2"}
-    Deployment.objects.filter(pk=old.deployment_id).update(reason="Its server is not heard of.")
+    Replica.objects.filter(pk=old.replica_id).update(reason="Its server is not heard of.")
     assert serving_models() == {"model-2"}  # what is written of the old one takes nothing back
-    assert answers(new.deployment.release_id, new.deployment.environment_id)
+    assert answers(new.replica.release_id, new.replica.environment_id)
 
 
 def test_of_a_release_that_is_not_wanted_one_server_is_enough() -> None:
     server = serving(1)
-    Deployment.objects.filter(pk=server.deployment_id).update(is_wanted=False)
-    standing = standing_at(server.deployment.release_id, server.deployment.environment_id)
+    Replica.objects.filter(pk=server.replica_id).update(is_wanted=False)
+    standing = standing_at(server.replica.release_id, server.replica.environment_id)
     assert standing is not None and (standing.is_wanted, standing.wanted) == (False, 1)

@@ -17,25 +17,25 @@ from registry.models import Release
 from rollouts import actions
 from rollouts.actions.retiring import Removal, plan_removal, remove_environment, restore_environment
 from rollouts.queries import serving_history
-from serving.actions.deployments import ensure_deployment
 from serving.actions.environments import change_environment, create_environment
 from serving.actions.gateways import register_gateway
+from serving.actions.lifecycle import ensure_replica
 from serving.actions.replicas import continue_placing, scale_release
 from serving.actions.routes import set_route
 from serving.actions.sleeping import rule_sleep
 from serving.actions.static_servers import list_server, remove_server
 from serving.control_plane import store
 from serving.core.sleep import SleepRule
-from serving.models import Deployment, Environment, Gateway, ListedServer, Scale, Sleep
+from serving.models import Environment, Gateway, ListedServer, Replica, ReplicaTarget, Sleep
 from serving.queries import all_environments, environment_titles, get_environment
 from serving.queries.stable_files import stable_blobs
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,
-    make_deployment,
     make_environment,
     make_node,
     make_release,
+    make_replica,
     make_server,
 )
 from tests.support.worlds.rollout_setup import production, promoted, put, release_of, report_for, serves, started
@@ -49,7 +49,7 @@ def served() -> Release:
     make_node()
     release = release_of()
     serves(release)
-    make_server(make_deployment(release, production(), state="ready"))
+    make_server(make_replica(release, production(), state="ready"))
     return release
 
 
@@ -107,7 +107,7 @@ def test_one_that_served_is_retired_once_somebody_says_that_its_servers_may_go()
     with pytest.raises(Invalid) as asked:
         remove(environment, is_confirmed=False)
     assert asked.value.code == "not_confirmed" and "1 server of" in asked.value.facts["plan"][1]
-    assert Deployment.objects.get().is_wanted and not Event.objects.filter(verb="environment.retired").exists()
+    assert Replica.objects.get().is_wanted and not Event.objects.filter(verb="environment.retired").exists()
     rule_sleep(actor=make_admin(), model=release.model, environment=environment, rule=SleepRule(unload_after_s=600))
     assert not remove(environment).is_deleted
     assert not Sleep.objects.exists()
@@ -115,24 +115,22 @@ def test_one_that_served_is_retired_once_somebody_says_that_its_servers_may_go()
     assert (
         environment.retired_at is not None and environment.retire_reason == "moved to eu" and environment.version == 2
     )
-    assert not Deployment.objects.get().is_wanted and not Scale.objects.exists()
+    assert not Replica.objects.get().is_wanted and not ReplicaTarget.objects.exists()
     assert Event.objects.get(verb="environment.retired").facts["says"]
-    assert (
-        continue_placing(actor=make_admin()) == [] and Deployment.objects.count() == 1
-    )  # nothing brings a server back
+    assert continue_placing(actor=make_admin()) == [] and Replica.objects.count() == 1  # nothing brings a server back
 
 
 def test_nothing_goes_but_what_was_read() -> None:
     release, environment = served(), production()
     read = plan_removal(actor=make_admin(), environment=environment)
-    make_server(make_deployment(release_of(release.model), environment, state="ready"))
+    make_server(make_replica(release_of(release.model), environment, state="ready"))
     with pytest.raises(StateChanged) as changed:
         remove(environment, plan_digest=read.plan_digest)  # nor where `is_confirmed` is said beside it
     assert changed.value.code == "plan_changed" and len(changed.value.facts["plan"]) == len(read.says) + 1
-    assert Deployment.objects.filter(is_wanted=True).count() == 2
+    assert Replica.objects.filter(is_wanted=True).count() == 2
     remove(environment, is_confirmed=False, plan_digest=changed.value.facts["plan_digest"])
     environment.refresh_from_db()
-    assert environment.retired_at is not None and not Deployment.objects.filter(is_wanted=True).exists()
+    assert environment.retired_at is not None and not Replica.objects.filter(is_wanted=True).exists()
 
 
 def test_a_retired_one_is_in_no_picker_and_its_history_is_readable() -> None:
@@ -161,7 +159,7 @@ def test_its_history_tells_until_when_it_served_and_since_when_again() -> None:
     ended, then = served_by(), served_by(Event.objects.get(verb="environment.retired").at - timedelta(microseconds=1))
     assert (ended.arms, ended.until, ended.reason) == ((), None, "The environment was taken out of use.")
     assert ended.since is not None and then.until == ended.since and then.arms == arms and arms
-    Deployment.objects.update(state="gone")
+    Replica.objects.update(state="gone")
     restore_environment(actor=make_admin(), environment=environment, reason="again")
     again = served_by()
     assert (again.arms, again.until, again.reason) == (arms, None, "again")
@@ -176,7 +174,7 @@ def test_its_history_tells_until_when_it_served_and_since_when_again() -> None:
 def test_of_a_model_that_came_later_an_earlier_retirement_says_nothing() -> None:
     served()
     remove(environment := production())
-    Deployment.objects.update(state="gone")
+    Replica.objects.update(state="gone")
     restore_environment(actor=make_admin(), environment=environment)
     other = release_of()
     assert serving_history.served_at(other.model, environment).since is None
@@ -192,7 +190,7 @@ def test_nothing_is_given_to_a_retired_one() -> None:
     addresses = {"admin_url": "http://127.0.0.1:1", "http_url": "http://127.0.0.1:2", "grpc_address": "127.0.0.1:2"}
     for give in (
         lambda: actions.start_rollout(**known, candidate=other),
-        lambda: ensure_deployment(**known, release=other, reason=""),
+        lambda: ensure_replica(**known, release=other, reason=""),
         lambda: scale_release(**known, release=release, replicas=2, reason=""),
         lambda: rule_sleep(**known, model=release.model, rule=SleepRule(unload_after_s=600)),
         lambda: set_route(**known, model=release.model, stable=other, reason=""),
@@ -222,7 +220,7 @@ def test_no_gate_runs_in_a_retired_one() -> None:
 def test_a_release_that_was_stable_there_alone_is_free_and_keeps_the_environment_from_coming_back() -> None:
     release = served()
     remove(production())
-    Deployment.objects.update(state="gone")
+    Replica.objects.update(state="gone")
     assert release.pk not in usages_of()
     retire(actor=make_admin(), release=release, reason="old", expected_version=release.version)
     with pytest.raises(StateChanged) as refused:
@@ -240,10 +238,10 @@ def test_brought_back_it_gets_a_server_of_each_stable_release() -> None:
     with pytest.raises(StateChanged) as refused:
         restore_environment(actor=make_admin(), environment=production())
     assert refused.value.code == "deployment_draining"
-    Deployment.objects.update(state="gone")
+    Replica.objects.update(state="gone")
     found = restore_environment(actor=make_admin(), environment=production(), reason="again")
     assert found.retired_at is None and found.retired_by == "" and found.version == 3
-    assert Deployment.objects.filter(release=release, is_wanted=True, state="fetching").count() == 1
+    assert Replica.objects.filter(release=release, is_wanted=True, state="fetching").count() == 1
     assert restore_environment(actor=make_admin(), environment=production()).version == 3
     assert Event.objects.get(verb="environment.restored").reason == "again"
     assert "production" in store.load().tables

@@ -10,7 +10,7 @@ import validators.execution.exclusive
 from accounts.core.access import Actor
 from ledger.actions import leases
 from registry.models import Release
-from serving.models import Deployment, Node
+from serving.models import Node, Replica
 from tests.support.worlds.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators.execution.exclusive import Disturbed, alone_on
 from validators.models import GateResult
@@ -92,5 +92,5 @@ def test_a_gate_run_waits_for_its_machine_before_its_load_alone(
     assert [verdict for verdict, _ in meanwhile] == ["passed", "passed", "passed", ""]
     assert meanwhile[3][1] == f"waits for gate run 7 of search r2 on {node.name}"
     assert gate_run.results.get(gate="load").reason.endswith("proven at confidence 0.95.")
-    assert Deployment.objects.get().node == node
+    assert Replica.objects.get().node == node
     assert leases.holder(f"load:{node.name}") is None

@@ -17,9 +17,9 @@ from registry.models import Release, ServedModel
 from rollouts import actions as rollouts
 from rollouts.actions.preview import preview_rollout
 from serving.actions.static_servers import list_server
-from serving.models import Deployment, Environment, Node
+from serving.models import Environment, Node, Replica
 from serving.queries.node_fit import next_node
-from tests.support.worlds.factories import make_admin, make_deployment, make_environment, make_node, make_release
+from tests.support.worlds.factories import make_admin, make_environment, make_node, make_release, make_replica
 from tests.support.worlds.gate_setup import (
     POLICY,
     Stage,
@@ -65,7 +65,7 @@ def later(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
 
 
 def again(actor: Actor, release: Release, *, only_expired: bool = True) -> GateRun:
-    Deployment.objects.filter(is_wanted=False).update(state="gone")  # that of the run before has been drained meanwhile
+    Replica.objects.filter(is_wanted=False).update(state="gone")  # that of the run before has been drained meanwhile
     gate_run, _ = actions.request_gate_run(actor=actor, release=release, only_expired=only_expired)
     execute_gate_run(gate_run.pk, beat)
     return queries.gate_runs().get(pk=gate_run.pk)
@@ -131,15 +131,15 @@ def test_what_nobody_knows_of_the_node_refuses_the_start(
         rollouts.start_rollout(actor=make_admin(), candidate=release, environment=production)
 
 
-def test_the_node_that_serves_it_there_counts_before_the_one_that_a_new_deployment_would_get(
+def test_the_node_that_serves_it_there_counts_before_the_one_that_a_new_replica_would_get(
     stage: Stage, developer: Actor, release: Release, production: Environment
 ) -> None:
     validated(developer, release)
     other = make_node("other", facts={**TOLD, "cpu_model": "Xeon"}, seen_at=timezone.now() - timedelta(days=1))
     assert warned(release, production) is None
-    deployment = make_deployment(release, production, state="ready")
-    deployment.node = other
-    deployment.save()
+    replica = make_replica(release, production, state="ready")
+    replica.node = other
+    replica.save()
     assert "node other has Xeon" in str(warned(release, production))
 
 

@@ -12,27 +12,27 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from registry.models import Release
 from rollouts.actions.retiring import restore_environment
-from serving.actions.deployments import (
+from serving.actions.gateways import register_gateway
+from serving.actions.lifecycle import (
     end_server,
     mark_serving,
     record_probe,
     record_state,
-    release_deployment,
+    release_replica,
 )
-from serving.actions.gateways import register_gateway
 from serving.actions.placing import place_replica
 from serving.actions.replacing import set_aside_replica
 from serving.actions.replicas import continue_placing
 from serving.actions.routes import lock_routes
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Gateway, Node, Server
+from serving.core.lifecycle import ReplicaState
+from serving.models import Environment, Gateway, Node, Replica, Server
 from tests.support.worlds.factories import (
     events_of,
     make_admin,
-    make_deployment,
     make_environment,
     make_node,
     make_release,
+    make_replica,
     make_server,
 )
 from tests.support.worlds.lock_races import Meeting, behind
@@ -69,11 +69,11 @@ def test_a_gateway_that_two_register_at_once_is_told_once() -> None:
     assert gateway.version == 1 and events_of("gateway", gateway.pk).count() == 1
 
 
-def replicas(node: Node, *slots: int) -> None:
+def replicas(node: Node, *ordinals: int) -> None:
     """Those of the release that answer."""
     where = {"release": Release.objects.get(), "environment": make_environment("production"), "node": node}
-    for slot in slots:
-        make_server(Deployment.objects.create(**where, state="ready", slot=slot))
+    for ordinal in ordinals:
+        make_server(Replica.objects.create(**where, state="ready", ordinal=ordinal))
 
 
 @pytest.mark.parametrize("how", ["warm", "probed"])
@@ -91,17 +91,17 @@ def test_a_server_that_answers_as_its_replica_is_set_aside_gets_no_traffic(node:
         else:
             record_probe(actor=SYSTEM, server=server)
 
-    aside = server.deployment
-    assert behind(lambda: set_aside_replica(actor=SYSTEM, deployment=aside, reason="It fails."), answers) == "done"
+    aside = server.replica
+    assert behind(lambda: set_aside_replica(actor=SYSTEM, replica=aside, reason="It fails."), answers) == "done"
     server.refresh_from_db()
-    assert Deployment.objects.get(pk=aside.pk).is_set_aside and not server.is_serving
+    assert Replica.objects.get(pk=aside.pk).is_set_aside and not server.is_serving
     assert not events_of("server", server.pk).filter(verb="server.recovered").exists()
 
 
 def leaves(said: dict[Any, Any]) -> None:
-    """As the deployment's agent does."""
-    one = Deployment.objects.get(pk=said["deployment"].pk)
-    record_state(actor=SYSTEM, deployment=one, to=DeploymentState.DRAINING, reason="It is over.")
+    """As the replica's agent does."""
+    one = Replica.objects.get(pk=said["replica"].pk)
+    record_state(actor=SYSTEM, replica=one, to=ReplicaState.DRAINING, reason="It is over.")
 
 
 def ends(said: dict[Any, Any]) -> None:
@@ -114,9 +114,9 @@ def test_who_lets_go_of_several_and_their_agent_do_not_wait_for_each_other(
 ) -> None:
     replicas(make_node(), 0, 1, 2)
 
-    meeting = Meeting(monkeypatch, "serving.actions.replicas.drain_deployment", leaves)
+    meeting = Meeting(monkeypatch, "serving.actions.replicas.drain_replica", leaves)
     assert continue_placing(actor=SYSTEM) == []
-    assert meeting.outcome() == ["state_changed"] and Deployment.objects.filter(is_wanted=True).count() == 1
+    assert meeting.outcome() == ["state_changed"] and Replica.objects.filter(is_wanted=True).count() == 1
 
 
 def test_who_lets_a_release_go_and_its_agent_do_not_wait_for_each_other(
@@ -124,11 +124,11 @@ def test_who_lets_a_release_go_and_its_agent_do_not_wait_for_each_other(
 ) -> None:
     replicas(make_node(), 0, 1)
 
-    meeting = Meeting(monkeypatch, "serving.actions.deployments.drain_deployment", leaves)
+    meeting = Meeting(monkeypatch, "serving.actions.lifecycle.drain_replica", leaves)
     with transaction.atomic():  # as what takes a rollout back, or ends its undo window
         where = {"release": Release.objects.get(), "environment": make_environment("production")}
-        release_deployment(actor=SYSTEM, reason="It is over.", **where)
-    assert meeting.outcome() == ["state_changed"] and not Deployment.objects.filter(is_wanted=True).exists()
+        release_replica(actor=SYSTEM, reason="It is over.", **where)
+    assert meeting.outcome() == ["state_changed"] and not Replica.objects.filter(is_wanted=True).exists()
 
 
 def test_who_brings_an_environment_back_and_an_agent_do_not_wait_for_each_other(
@@ -138,14 +138,14 @@ def test_who_brings_an_environment_back_and_an_agent_do_not_wait_for_each_other(
     releases = [Release.objects.get(), make_release()]
     for release in releases:
         serves(release)
-        make_deployment(release, environment, state="failed", is_wanted=False)
+        make_replica(release, environment, state="failed", is_wanted=False)
     Environment.objects.update(retired_at=timezone.now())
 
     def gives_up(said: Any) -> object:
-        one = Deployment.objects.get(release=said["release"])
-        return record_state(actor=SYSTEM, deployment=one, to=DeploymentState.GONE, reason="It is over.")
+        one = Replica.objects.get(release=said["release"])
+        return record_state(actor=SYSTEM, replica=one, to=ReplicaState.GONE, reason="It is over.")
 
-    meeting = Meeting(monkeypatch, "serving.targets.local.ensure_deployment", gives_up)
+    meeting = Meeting(monkeypatch, "serving.targets.local.ensure_replica", gives_up)
     restore_environment(actor=admin, environment=environment)
     assert meeting.outcome() == ["state_changed"]
-    assert set(Deployment.objects.values_list("state", flat=True)) == {"fetching"}
+    assert set(Replica.objects.values_list("state", flat=True)) == {"fetching"}

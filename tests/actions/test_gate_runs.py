@@ -17,7 +17,7 @@ from accounts.core.access import Actor
 from ledger.actions import leases
 from ledger.core.canonical import canonical_bytes, sha256_of
 from registry.models import Release, ServedModel
-from serving.models import Deployment, Node
+from serving.models import Node, Replica
 from serving.ports import InferenceError
 from tests.support.worlds.factories import make_blob, make_manifest, make_node, make_release, make_server
 from tests.support.worlds.gate_setup import (  # noqa: F401
@@ -51,8 +51,8 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
     golden = gate_run.results.get(gate="golden")
     assert "only absolute limits" in golden.reason
     assert golden.evidence["predictions"] == [i % 2 for i in range(60)]
-    deployment = Deployment.objects.get()
-    assert not deployment.is_wanted
+    replica = Replica.objects.get()
+    assert not replica.is_wanted
 
 
 @pytest.mark.parametrize(("undecided", "verdict"), [({}, "undecided"), ({"undecided": "allow"}, "passed")])
@@ -168,7 +168,7 @@ def test_without_answers_on_record_the_stable_server_is_asked(
 ) -> None:
     stable = make_release(model)
     production = promote(stable)
-    make_server(Deployment.objects.create(release=stable, environment=production, node=make_node(), state="ready"))
+    make_server(Replica.objects.create(release=stable, environment=production, node=make_node(), state="ready"))
     candidate = make_release(model)
     golden = validated(developer, candidate).results.get(gate="golden")
     assert golden.verdict == "passed"
@@ -245,7 +245,7 @@ def test_without_a_node_for_its_runtime_the_check_is_errored(stage: Stage, devel
     gate_run = validated(developer, release)
     assert gate_run.results.get(gate="cold_start").verdict == "errored"
     assert gate_run.verdict == "errored"
-    assert not Deployment.objects.exists()
+    assert not Replica.objects.exists()
 
 
 def test_a_server_that_is_gone_is_an_error_of_the_check(stage: Stage, developer: Actor, release: Release) -> None:
@@ -299,14 +299,14 @@ def test_stable_comes_up_beside_a_slow_release_and_goes_with_it(
         if name == "load":
             beside = context.stable()
             assert beside is not None
-            wanted = Deployment.objects.filter(environment__slug="staging", is_wanted=True)
+            wanted = Replica.objects.filter(environment__slug="staging", is_wanted=True)
             found.append((beside.name, beside.server is not None, sorted(one.release.name for one in wanted)))
         return Judgement(Verdict.PASSED, "Fine.")
 
     monkeypatch.setattr(validators.execution.run, "run_gate", slow)
     validated(developer, candidate)
     assert found == [("r1", True, ["r1", "r2"])]
-    assert not Deployment.objects.filter(environment__slug="staging", is_wanted=True).exists()
+    assert not Replica.objects.filter(environment__slug="staging", is_wanted=True).exists()
 
 
 def test_a_stable_release_that_does_not_come_up_is_told(
@@ -337,7 +337,7 @@ def test_a_search_for_the_capacity_has_the_machine_to_itself_and_may_be_let_go(
     seen: list[tuple[str, str]] = []
 
     def search(context: GateContext) -> Judgement:
-        seen.append((context.hardware, leases.holder(f"load:{Deployment.objects.get().node_id}")))
+        seen.append((context.hardware, leases.holder(f"load:{Replica.objects.get().node_id}")))
         return Judgement(Verdict.UNDECIDED, "Too short.")
 
     monkeypatch.setitem(MEASURES, "capacity", search)

@@ -12,7 +12,7 @@ import pytest
 from accounts.core.access import Actor
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
-from serving.models import Deployment
+from serving.models import Replica
 from tests.support.worlds.factories import make_node, make_release, make_server
 from tests.support.worlds.gate_setup import Arrays, Stage, developer, judge_text, model, promote, stage, validated  # noqa: F401
 from validators import actions
@@ -51,7 +51,7 @@ def test_a_release_that_moved_every_number_fails_against_a_stable_one_in_product
     stable = make_release(expecting)
     first = validated(developer, stable).results.get(gate="golden")
     assert first.verdict == "passed", first.reason
-    server = Deployment.objects.create(release=stable, environment=promote(stable), node=make_node(), state="ready")
+    server = Replica.objects.create(release=stable, environment=promote(stable), node=make_node(), state="ready")
     make_server(server)
     rounded, moved = make_release(expecting), make_release(expecting)
     stage.behave(rounded, off_by(1.001))

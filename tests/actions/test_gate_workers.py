@@ -14,7 +14,7 @@ from accounts.core.access import Actor
 from ledger.core.errors import Stale, StateChanged
 from ledger.models import Event, Job
 from registry.models import Release
-from serving.models import Deployment
+from serving.models import Replica
 from tests.support.worlds.gate_setup import Stage, beat, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators import actions
 from validators.execution.run import ACTOR, execute_gate_run
@@ -27,19 +27,19 @@ def test_a_worker_that_died_after_the_report_has_its_server_given_back_by_the_ne
     stage: Stage, developer: Actor, release: Release
 ) -> None:
     gate_run = validated(developer, release)
-    Deployment.objects.update(is_wanted=True)  # as if it had died before it said so
+    Replica.objects.update(is_wanted=True)  # as if it had died before it said so
     execute_gate_run(gate_run.pk, beat)
-    assert not Deployment.objects.get().is_wanted
+    assert not Replica.objects.get().is_wanted
 
 
 def test_a_server_that_the_next_gate_run_uses_is_not_taken_from_it(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
     gate_run = validated(developer, release)
-    Deployment.objects.update(is_wanted=True)
+    Replica.objects.update(is_wanted=True)
     actions.request_gate_run(actor=developer, release=release)
     execute_gate_run(gate_run.pk, beat)
-    assert Deployment.objects.get().is_wanted
+    assert Replica.objects.get().is_wanted
 
 
 def test_the_next_worker_keeps_the_verdicts_that_are_there(
@@ -81,7 +81,7 @@ def test_a_worker_that_lost_its_job_stops_without_a_verdict(stage: Stage, develo
     gate_run.refresh_from_db()
     assert gate_run.state == "running"
     assert set(verdicts(gate_run).values()) == {""}
-    assert Deployment.objects.get().is_wanted
+    assert Replica.objects.get().is_wanted
 
 
 @pytest.mark.takes("gate run: running → cancelled")
@@ -99,7 +99,7 @@ def test_a_cancelled_gate_run_stops_and_gives_its_server_back(stage: Stage, deve
     assert (gate_run.state, gate_run.verdict, gate_run.reason) == ("cancelled", "", "wrong release")
     assert Event.objects.get(verb="gate_run.cancelled").reason == "wrong release"
     assert not Report.objects.exists()
-    assert not Deployment.objects.get().is_wanted
+    assert not Replica.objects.get().is_wanted
     with pytest.raises(StateChanged):
         actions.cancel_gate_run(actor=developer, gate_run=gate_run, reason="again")
 

@@ -19,16 +19,16 @@ from serving.actions import record_gpus
 from serving.agent.gpu_meter import GpuMeter
 from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import GpuReading, reading_of, with_servers
-from serving.models import Deployment, Node, NodeGpuReading, Server
+from serving.models import Node, NodeGpuReading, Replica, Server
 from serving.ports import InferenceError
 from serving.queries import gpu_readings_of
 from tests.support.fakes.nvml import replayed
 from tests.support.worlds.factories import (
     make_blob,
-    make_deployment,
     make_environment,
     make_manifest,
     make_release,
+    make_replica,
     make_server,
 )
 from tests.support.worlds.gate_setup import POLICY, Stage, developer, model, release, stage, validated, verdicts  # noqa: F401
@@ -59,8 +59,8 @@ def with_gate(
 def watched(stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Has the agent read the recording around the load gate's requests: its first frame before them, its last after them."""
 
-    def fate(deployment: Deployment) -> None:
-        stage.come_up(deployment)
+    def fate(replica: Replica) -> None:
+        stage.come_up(replica)
         Server.objects.update(started_at=timezone.now() - timedelta(minutes=1))
 
     def load_gate(context: GateContext) -> Judgement:
@@ -73,7 +73,7 @@ def watched(stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             for at in range(4):
                 library.at = at
                 reading = with_servers(reader.read(), {PID: server.pk})
-                record_gpus(actor=AGENT, node=server.deployment.node_id, reading=reading, is_kept=True)
+                record_gpus(actor=AGENT, node=server.replica.node_id, reading=reading, is_kept=True)
         return found
 
     stage.fate = fate
@@ -173,14 +173,14 @@ def test_a_measurement_of_another_server_is_not_vouched_for(
 
 
 def test_the_meter_keeps_what_a_gate_may_ask_for_and_the_last_reading_always() -> None:
-    tried = make_server(make_deployment(environment=make_environment("staging", is_routed=False)), pid=PID)
-    node = tried.deployment.node_id
+    tried = make_server(make_replica(environment=make_environment("staging", is_routed=False)), pid=PID)
+    node = tried.replica.node_id
     with replayed("well"):
         meter = GpuMeter()
         assert meter.read(actor=AGENT, node=node) == 1.0
         (kept,) = gpu_readings_of(node, since_s=0.0)
         assert reading_of(Node.objects.get(pk=node).gpus) == kept and kept.gpus[0].processes
-        Deployment.objects.update(is_wanted=False, state="gone")
+        Replica.objects.update(is_wanted=False, state="gone")
         Server.objects.update(ended_at=tried.started_at)
         assert meter.read(actor=AGENT, node=node) == 5.0
     assert NodeGpuReading.objects.count() == 1

@@ -31,10 +31,10 @@ from tests.support.worlds.factories import (
     make_actor,
     make_admin,
     make_blob,
-    make_deployment,
     make_manifest,
     make_model,
     make_release,
+    make_replica,
     make_server,
     make_user,
 )
@@ -56,7 +56,7 @@ def test_a_model_without_a_serving_server_is_counted_for_those_who_see_it() -> N
     stable, environment = rollout.stable, rollout.environment
     member, outsider = make_actor(Role.MODEL_TEAM), make_actor(Role.RELEASE_MANAGER, team="other")
     assert (counted_for(member).lost, counted_for(outsider).lost, counted_for(Actor.system("test")).lost) == (1, 0, 0)
-    server = make_server(make_deployment(stable, environment, state="ready"))
+    server = make_server(make_replica(stable, environment, state="ready"))
     assert counted_for(member).lost == 0
     Node.objects.update(seen_at=timezone.now() - REPORTS_WITHIN)  # the engine itself is silent what its servers do
     assert counted_for(member).lost == 1
@@ -69,7 +69,7 @@ def test_a_model_without_a_serving_server_is_counted_for_those_who_see_it() -> N
 
 def test_a_model_behind_gateways_that_nobody_reads_is_counted_and_the_watcher_notices() -> None:
     rollout, _ = with_stable()
-    make_server(make_deployment(rollout.stable, rollout.environment, state="ready"))
+    make_server(make_replica(rollout.stable, rollout.environment, state="ready"))
     member, now = make_actor(Role.MODEL_TEAM), timezone.now()
     other = make_model("other", team=rollout.model.team)  # every gateway is read for all models at once
 

@@ -18,7 +18,7 @@ from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import Rollout, TrafficRecord
 from serving.models import ServerLog
 from tests.support.worlds.alarm_setup import burning
-from tests.support.worlds.factories import make_actor, make_deployment, make_environment, make_server, make_team
+from tests.support.worlds.factories import make_actor, make_environment, make_replica, make_server, make_team
 from tests.support.worlds.rollout_setup import promoted
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +39,7 @@ def test_an_alarm_that_pages_opens_one_incident_with_the_evidence_of_that_moment
     TrafficRecord.objects.create(
         environment=rollout.environment, model=rollout.model, traffic=traffic.to_json(), at=timezone.now()
     )
-    server = make_server(make_deployment(rollout.candidate, rollout.environment, state="ready"))
+    server = make_server(make_replica(rollout.candidate, rollout.environment, state="ready"))
     ServerLog.objects.create(server=server, text="x" * 20_000 + "the end", at=now)
     burning(rollout.model, objective="slow_250ms", tier="ticket")
     open_for_alarms()

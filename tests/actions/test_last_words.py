@@ -16,11 +16,11 @@ from accounts.core.access import Actor
 from registry.models import Release
 from serving.actions import end_server, keep_log, record_exit, record_readings
 from serving.core.use import Reading, Use
-from serving.models import Deployment, Server, ServerReading
+from serving.models import Replica, Server, ServerReading
 from serving.ports import InferenceError
 from serving.queries import readings_of
 from serving.targets.local_trial import LocalServer
-from tests.support.worlds.factories import make_deployment, make_server
+from tests.support.worlds.factories import make_replica, make_server
 from tests.support.worlds.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators.execution.last_words import MOST_LOG_BYTES, MOST_REASON_BYTES, MOST_STATISTICS_BYTES, of_server
 
@@ -110,11 +110,11 @@ def test_statistics_beyond_their_bound_are_not_kept(
 def test_a_release_that_never_came_up_leaves_what_its_last_server_said(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
-    def fate(deployment: Deployment) -> None:
-        stage.come_up(deployment)
+    def fate(replica: Replica) -> None:
+        stage.come_up(replica)
         noted(last_server(), exit_code=3)
         end_server(actor=SYSTEM, server=last_server(), reason="warmup_failed: " + "x" * 9000)
-        stage.fail("warmup_failed: the server ended")(deployment)
+        stage.fail("warmup_failed: the server ended")(replica)
 
     stage.fate = fate
     found = evidence_in_report(developer, release, "cold_start")["server"]
@@ -123,14 +123,14 @@ def test_a_release_that_never_came_up_leaves_what_its_last_server_said(
 
 
 def test_a_signal_without_a_name_is_told_by_its_number(stage: Stage, release: Release) -> None:
-    server = LocalServer(make_server(make_deployment(release)))
+    server = LocalServer(make_server(make_replica(release)))
     for exit_code, known in ((-64, ("SIGRTMAX", "signal 64")), (-99, ("signal 99",))):
         record_exit(actor=SYSTEM, server=server.row, exit_code=exit_code)
         assert of_server(server)["signal"] in known
 
 
 def test_readings_are_kept_for_an_hour_and_read_by_their_time(stage: Stage, release: Release) -> None:
-    server, now = make_server(make_deployment(release)), time.time()
+    server, now = make_server(make_replica(release)), time.time()
     use = Use(1, 2, 3, 4.5, 6, 7)
     for at_s in (now - 3700, now - 10, now):
         record_readings(actor=SYSTEM, readings={server.pk: Reading(at_s, use)})
@@ -142,9 +142,9 @@ def test_readings_are_kept_for_an_hour_and_read_by_their_time(stage: Stage, rele
 def test_so_does_one_that_was_still_coming_up(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fate(deployment: Deployment) -> None:
-        Deployment.objects.filter(pk=deployment.pk).update(state="loading")
-        noted(make_server(deployment), exit_code=None)
+    def fate(replica: Replica) -> None:
+        Replica.objects.filter(pk=replica.pk).update(state="loading")
+        noted(make_server(replica), exit_code=None)
 
     stage.fate = fate
     monkeypatch.setattr(

@@ -19,7 +19,8 @@ from serving.core.gateway_standing import GONE_AFTER_S
 from serving.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Node, Route, Sleep
 from serving.queries.gateways import not_following
-from tests.support.worlds.deployment_setup import (  # noqa: F401 - fixtures are named as they are used
+from tests.support.worlds.factories import make_model, make_release
+from tests.support.worlds.replica_setup import (  # noqa: F401 - fixtures are named as they are used
     QUICK,
     SYSTEM,
     Clock,
@@ -33,7 +34,6 @@ from tests.support.worlds.deployment_setup import (  # noqa: F401 - fixtures are
     release,
     sealed,
 )
-from tests.support.worlds.factories import make_model, make_release
 
 # ruff: noqa: F811
 pytestmark = pytest.mark.django_db
@@ -65,12 +65,12 @@ def follow(*gateways: Gateway) -> None:
 
 
 def leave(world: World) -> None:
-    actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="another is enough", is_spare=True)
+    actions.drain_replica(actor=SYSTEM, replica=world.row, reason="another is enough", is_spare=True)
     world.until(S.DRAINING)
 
 
 def turn(world: World, until: Callable[[], bool] = lambda: False, *, most_s: float) -> float:
-    """Turns the agent until it is so, or the deployment is gone, or this time is over; how long that took."""
+    """Turns the agent until it is so, or the replica is gone, or this time is over; how long that took."""
     began = world.clock.now
     while not until() and world.state != S.GONE and world.clock.now - began < most_s:
         world.clock.sleep(world.reconciler.step() or 0.0)
@@ -186,7 +186,7 @@ def test_what_never_answered_goes_at_once(
 ) -> None:
     new = World(sealed(model), production, clock, QUICK)
     gateway(production)
-    actions.drain_deployment(actor=SYSTEM, deployment=new.row, reason="never mind")
+    actions.drain_replica(actor=SYSTEM, replica=new.row, reason="never mind")
     assert turn(new, most_s=60) < 1 and new.state == S.GONE
 
 

@@ -16,11 +16,11 @@ from serving.models import Node, NodeGpuReading
 from serving.queries import last_reading
 from tests.support.fakes.nvml import replayed
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_model,
     make_node,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -30,16 +30,14 @@ AGENT = Actor.system("agent:local")
 
 def test_servers_under_trial_are_read_and_those_of_users_are_not() -> None:
     release = make_release(make_model("sentiment"))
-    tried = make_server(make_deployment(release, make_environment("staging", is_routed=False)), pid=os.getpid())
-    serving = make_server(make_deployment(release, make_environment("production")), pid=os.getpid())
-    again_in_s = meter.read_servers(
-        actor=AGENT, node=tried.deployment.node_id, gpu_memory=lambda pids: {os.getpid(): 7}
-    )
+    tried = make_server(make_replica(release, make_environment("staging", is_routed=False)), pid=os.getpid())
+    serving = make_server(make_replica(release, make_environment("production")), pid=os.getpid())
+    again_in_s = meter.read_servers(actor=AGENT, node=tried.replica.node_id, gpu_memory=lambda pids: {os.getpid(): 7})
     found = last_reading(tried)
     assert found and found.use.memory_bytes > 10 << 20 and found.use.cpu_s and found.use.gpu_memory_bytes == 7
     assert last_reading(serving) is None
     assert again_in_s >= 0.25
-    meter.read_servers(actor=AGENT, node=tried.deployment.node_id)
+    meter.read_servers(actor=AGENT, node=tried.replica.node_id)
     newer = last_reading(tried)
     assert newer and newer.at_s > found.at_s and newer.use.gpu_memory_bytes is None, "nobody reads GPUs here"
     meter.read_servers(actor=AGENT, node="elsewhere")
@@ -47,20 +45,20 @@ def test_servers_under_trial_are_read_and_those_of_users_are_not() -> None:
 
 
 def test_reading_takes_no_more_than_a_tenth_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = make_server(make_deployment(environment=make_environment("staging", is_routed=False)), pid=5)
+    server = make_server(make_replica(environment=make_environment("staging", is_routed=False)), pid=5)
     spent = iter([1.0, 1.5])
     monkeypatch.setattr(meter.time, "thread_time", lambda: next(spent))
     monkeypatch.setattr(meter, "use_of", lambda pids: {pid: Use(1) for pid in pids})
-    assert meter.read_servers(actor=AGENT, node=server.deployment.node_id) == pytest.approx(5.0)
+    assert meter.read_servers(actor=AGENT, node=server.replica.node_id) == pytest.approx(5.0)
 
 
 def test_gpu_memory_is_that_of_each_servers_own_processes_and_of_now() -> None:
-    server = make_server(make_deployment(environment=make_environment("staging", is_routed=False)), pid=4242)
+    server = make_server(make_replica(environment=make_environment("staging", is_routed=False)), pid=4242)
     now = [0.0]
     gpus = GpuMeter(now=lambda: now[0])
     assert gpus.memory([4242]) == {}, "nothing was read yet"
     with replayed("mig"):
-        gpus.read(actor=AGENT, node=server.deployment.node_id)
+        gpus.read(actor=AGENT, node=server.replica.node_id)
     last = reading_of(Node.objects.get().gpus)
     assert last
     now[0] = last.at_s + 1
@@ -70,7 +68,7 @@ def test_gpu_memory_is_that_of_each_servers_own_processes_and_of_now() -> None:
 
 
 def test_where_nvml_tells_nothing_the_second_source_is_asked() -> None:
-    make_server(make_deployment(environment=make_environment("staging", is_routed=False)), pid=4242)
+    make_server(make_replica(environment=make_environment("staging", is_routed=False)), pid=4242)
     with replayed("well"):
         there = GpuMeter()
         there.read(actor=AGENT, node="local")

@@ -148,7 +148,7 @@ def test_what_is_no_plain_inference_is_left_out(world: World, path: str, body: b
 
 def test_who_has_no_server_or_no_rollout_is_not_asked(world: World) -> None:
     assert world.ask(body_of(1), route=world.route.pk + 1) == [False]
-    Server.objects.filter(deployment__release=world.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=world.candidate).update(is_serving=False)
     world.prober.turn()
     assert world.ask(body_of(1)) == [False]
     assert world.seen == {"not_watched": 1, "no_server": 1}

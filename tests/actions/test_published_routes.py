@@ -34,7 +34,7 @@ from serving.core.routes import (
     TableRefused,
     admit,
 )
-from serving.models import Deployment, Environment, Gateway, Route, Server
+from serving.models import Environment, Gateway, Replica, Route, Server
 from serving.queries.routes import acknowledged
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.worlds.factories import make_model
@@ -45,7 +45,7 @@ def published(world: World) -> store.RoutingTable:
     return store.load().tables[world.environment.slug]
 
 
-def test_only_serving_servers_of_ready_deployments_are_endpoints(world: World) -> None:
+def test_only_serving_servers_of_ready_replicas_are_endpoints(world: World) -> None:
     world.route(500)
     world.server(world.r1, port=9000)
     broken = world.server(world.r2, port=9010, is_serving=False, probed_at=timezone.now())
@@ -59,11 +59,11 @@ def test_only_serving_servers_of_ready_deployments_are_endpoints(world: World) -
     assert store.load().known[world.environment.slug] == {}
 
 
-def test_only_the_latest_server_of_a_deployment_counts(world: World) -> None:
+def test_only_the_latest_server_of_a_replica_counts(world: World) -> None:
     world.route(0)
     old = world.server(world.r1, port=9000)
     Server.objects.create(
-        deployment=old.deployment, http_port=9100, grpc_port=9101, metrics_port=9102, pid=2, folder="f", is_serving=True
+        replica=old.replica, http_port=9100, grpc_port=9101, metrics_port=9102, pid=2, folder="f", is_serving=True
     )
     (route,) = published(world).models
     assert [one.http_port for one in route.stable.endpoints] == [9100]
@@ -399,7 +399,7 @@ def test_each_change_is_told_at_once_where_nothing_keeps_the_gateways() -> None:
 
 def test_a_model_whose_first_release_is_being_loaded_is_known_without_a_route(world: World) -> None:
     assert published(world).models == ()
-    deployment = world.server(world.r1, is_serving=False).deployment
+    replica = world.server(world.r1, is_serving=False).replica
     (route,) = published(world).models
     assert (route.model, route.stable.name, route.is_preparing, route.is_ready) == ("sentiment", "r1", True, False)
     assert not published(world).has_routes
@@ -408,11 +408,11 @@ def test_a_model_whose_first_release_is_being_loaded_is_known_without_a_route(wo
         "ready": Asleep(PREPARING_AGAIN_S, is_preparing=True, is_loaded=True),
         "fetching": Asleep(PREPARING_AGAIN_S, is_preparing=True),
     }.items():
-        Deployment.objects.filter(pk=deployment.pk).update(state=state)
+        Replica.objects.filter(pk=replica.pk).update(state=state)
         assert [one.asleep for one in published(world).models] == [asleep]
-    Deployment.objects.filter(pk=deployment.pk).update(is_wanted=False)
+    Replica.objects.filter(pk=replica.pk).update(is_wanted=False)
     assert published(world).models == ()  # the rollout was cancelled
-    Deployment.objects.filter(pk=deployment.pk).update(is_wanted=True)
+    Replica.objects.filter(pk=replica.pk).update(is_wanted=True)
     world.route(0, candidate=None)
     assert [one.is_preparing for one in published(world).models] == [False]
 
@@ -434,7 +434,7 @@ def test_what_a_release_that_is_being_prepared_declares_holds_for_its_callers(
 
 
 def test_what_is_being_prepared_is_no_route_that_was_lost(world: World) -> None:
-    """Gateways keep what they have if the database has lost its routes, though deployments are left in it."""
+    """Gateways keep what they have if the database has lost its routes, though replicas are left in it."""
     world.route(0)
     last = published(world)
     world.server(world.r1, is_serving=False)

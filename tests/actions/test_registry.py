@@ -21,8 +21,8 @@ from registry.core.garbage_collection import Fate, Kind
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Upload
 from registry.queries.gc_plan import present_plan
-from serving.core.lifecycle import DeploymentState
-from tests.support.worlds.factories import make_deployment, make_environment
+from serving.core.lifecycle import ReplicaState
+from tests.support.worlds.factories import make_environment, make_replica
 from tests.support.worlds.model_files import onnx_file
 from tests.support.worlds.registry_samples import (
     ONNX,
@@ -353,7 +353,7 @@ def test_time_outs_do_not_go_below_what_a_release_in_use_needs(dev: Actor, model
 
     change(0.8)  # nobody uses it
     change(2)
-    make_deployment(release, make_environment("production"), state=DeploymentState.READY)
+    make_replica(release, make_environment("production"), state=ReplicaState.READY)
     with pytest.raises(Invalid) as caught:
         change(0.9)
     (told,) = caught.value.facts["errors"]

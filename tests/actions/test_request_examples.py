@@ -21,10 +21,10 @@ from serving.control_plane.model_settings import slow_ms_of
 from serving.control_plane.plane import MOST_EXAMPLES
 from serving.control_plane.request_log import FAILED, SLOW, LoggedRequest
 from serving.control_plane.server import GatewayIdentity
-from serving.models import Deployment, RequestExample, Server
+from serving.models import Replica, RequestExample, Server
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import signed_in
-from tests.support.worlds.factories import make_deployment, make_server, make_user
+from tests.support.worlds.factories import make_replica, make_server, make_user
 from tests.support.worlds.rollout_setup import put, with_stable
 from web.post_mortem import markdown_of, post_mortem_of
 
@@ -67,13 +67,13 @@ def test_only_arms_that_stand_beside_each_other_are_kept(rollout: Rollout) -> No
 
 
 def test_the_server_is_found_by_either_port_and_its_release(rollout: Rollout) -> None:
-    ours = make_server(make_deployment(rollout.candidate, rollout.environment), http_port=81, grpc_port=82)
-    make_server(make_deployment(rollout.stable, rollout.environment), http_port=83, grpc_port=84)
+    ours = make_server(make_replica(rollout.candidate, rollout.environment), http_port=81, grpc_port=82)
+    make_server(make_replica(rollout.stable, rollout.environment), http_port=83, grpc_port=84)
     for number, port in enumerate((81, 82, 83)):
         write(logged(rollout, number, server=f"127.0.0.1:{port}"))
     found = RequestExample.objects.order_by("at").values_list("server", flat=True)
     assert list(found) == [ours.pk, ours.pk, None]  # another release's server did not fail here
-    Deployment.objects.all().update(state="gone")
+    Replica.objects.all().update(state="gone")
     Server.objects.filter(pk=ours.pk).delete()
     assert RequestExample.objects.filter(address="127.0.0.1:81", server=None).exists()
 
@@ -126,7 +126,7 @@ def ids(requests: Iterable[dict[str, Any]]) -> list[int]:
 
 
 def test_pages_and_files_say_what_where_and_how_long(rollout: Rollout) -> None:
-    make_server(make_deployment(rollout.candidate, rollout.environment), http_port=81)
+    make_server(make_replica(rollout.candidate, rollout.environment), http_port=81)
     hostile = '"><script>x</script>'
     write(
         logged(rollout, 1, server="127.0.0.1:81"),

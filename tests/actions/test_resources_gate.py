@@ -12,7 +12,7 @@ from django.utils import timezone
 import validators.execution.run
 from accounts.core.access import Actor
 from registry.models import Release, ServedModel
-from serving.models import Deployment, Server, ServerReading
+from serving.models import Replica, Server, ServerReading
 from tests.support.worlds.factories import make_release
 from tests.support.worlds.gate_setup import POLICY, Stage, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators.core.verdict import Judgement
@@ -33,8 +33,8 @@ def with_gate(model: ServedModel, **over: Any) -> Release:
 def read(stage: Stage, *, each: int) -> None:
     """Has the agent read each server that comes up, for 20 s to come: `each` more bytes from one reading to the next."""
 
-    def fate(deployment: Deployment) -> None:
-        stage.come_up(deployment)
+    def fate(replica: Replica) -> None:
+        stage.come_up(replica)
         server = Server.objects.latest("pk")
         ServerReading.objects.bulk_create(
             ServerReading(

@@ -19,10 +19,10 @@ from registry import actions
 from registry.models import Alias, AliasEvent, Release, ServedModel, Tombstone
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.models import Route
 from tests.support.worlds.collect_setup import OTHER, _route, admin, dev, fate, model, retired, sealed  # noqa: F401
-from tests.support.worlds.factories import make_actor, make_deployment, make_environment
+from tests.support.worlds.factories import make_actor, make_environment, make_replica
 from tests.support.worlds.registry_samples import draft_with
 from validators.models import GateRun
 
@@ -57,8 +57,8 @@ def _candidate(release: Release, other: Release) -> str:
     return "candidate in production"
 
 
-def _deployment(release: Release, other: Release) -> str:
-    make_deployment(release, make_environment("staging"), state=DeploymentState.FAILED)
+def _replica(release: Release, other: Release) -> str:
+    make_replica(release, make_environment("staging"), state=ReplicaState.FAILED)
     return "deployed in staging (failed)"
 
 
@@ -103,7 +103,7 @@ def point(release: Release | None, model: ServedModel | None = None) -> Alias:
     return alias
 
 
-HOLDS = [_route, _candidate, _deployment, _live_rollout, _undo_window, _warm, _gates, _alias]
+HOLDS = [_route, _candidate, _replica, _live_rollout, _undo_window, _warm, _gates, _alias]
 
 
 @pytest.mark.parametrize("use", HOLDS)
@@ -120,13 +120,13 @@ def test_a_release_in_use_is_not_retired(
 
 def test_what_is_over_holds_nothing(dev: Actor, model: ServedModel) -> None:
     release, other = sealed(dev, model), sealed(dev, model, OTHER)
-    make_deployment(release, make_environment("staging"), state=DeploymentState.GONE)
+    make_replica(release, make_environment("staging"), state=ReplicaState.GONE)
     over = timezone.now() - timedelta(seconds=1)
     _rollout(release, other, candidate=other, stable=release, state=RolloutState.PROMOTED, undo_until=over)
     assert retired(dev, release).state == "retired"
 
 
-@pytest.mark.parametrize("use", [_route, _candidate, _deployment, _live_rollout, _undo_window, _alias])
+@pytest.mark.parametrize("use", [_route, _candidate, _replica, _live_rollout, _undo_window, _alias])
 def test_nothing_begins_to_use_a_retired_release(
     dev: Actor, model: ServedModel, use: Callable[[Release, Release], str]
 ) -> None:

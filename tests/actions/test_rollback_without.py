@@ -23,7 +23,7 @@ from registry.storage import store
 from rollouts import actions
 from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.models import DecisionRecord, Rollout
-from serving.models import Deployment, Server
+from serving.models import Replica, Server
 from sluicegate.scheduler import Scheduler
 from tests.support.worlds.factories import make_user
 from tests.support.worlds.telemetry_world import EXTERNAL, GUARDS, World
@@ -160,8 +160,8 @@ def assert_ended(world: World) -> Rollout:
     # An engine that runs by itself takes as long as the machine does; one that is turned by hand, ten ticks.
     done = world.until("rolled_back", turns=600 if world.is_running else 10)
     assert world.route().candidate_id is None and done.zero_at is not None and done.confirmed_at is not None
-    assert not Deployment.objects.get(release=world.candidate).is_wanted
-    assert Deployment.objects.get(release=world.stable).is_wanted
+    assert not Replica.objects.get(release=world.candidate).is_wanted
+    assert Replica.objects.get(release=world.stable).is_wanted
     return done
 
 
@@ -195,7 +195,7 @@ def test_the_engine_takes_a_broken_release_back(
 
 @ALL
 def test_the_engine_takes_a_release_back_whose_server_is_gone(world: World) -> None:
-    Server.objects.filter(deployment__release=world.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=world.candidate).update(is_serving=False)
     began = time.monotonic()
     with world.running():
         assert_shut(world, began)

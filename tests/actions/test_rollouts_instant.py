@@ -24,8 +24,8 @@ from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import decision_row
 from rollouts.queries.undo_window import is_open
 from rollouts.tasks import drain_reverted_release
-from serving.models import Deployment, Gateway, Route, RouteAck
-from tests.support.worlds.factories import make_actor, make_admin, make_deployment, make_server
+from serving.models import Gateway, Replica, Route, RouteAck
+from tests.support.worlds.factories import make_actor, make_admin, make_replica, make_server
 from tests.support.worlds.rollout_setup import awaiting, promoted, put, release_of, started, with_stable
 
 pytestmark = pytest.mark.django_db
@@ -73,7 +73,7 @@ def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
     assert (event.facts["from"], event.facts["to"]) == (rollout.candidate.name, stable.name)
     decision = done.decisions.get(action="roll_back")
     assert (decision.code, decision.actor) == ("by_hand", robot.name)
-    kept = Deployment.objects.get(release=stable)
+    kept = Replica.objects.get(release=stable)
     assert kept.is_wanted and kept.state == "ready"
     nothing(rollout, "was taken back already")
 
@@ -81,7 +81,7 @@ def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
 def test_a_second_rollback_does_not_go_one_release_further() -> None:
     rollout, stable = promoted()
     older = release_of(rollout.model)
-    make_server(make_deployment(older, rollout.environment, state="ready"))
+    make_server(make_replica(older, rollout.environment, state="ready"))
     columns = {"model": rollout.model, "environment": rollout.environment, "policy": {}, "policy_digest": ""}
     before = Rollout.objects.create(candidate=stable, stable=older, state="promoted", weight_bp=10_000, **columns)
     Rollout.objects.filter(pk=before.pk).update(id=rollout.pk - 1, undo_until=rollout.undo_until)
@@ -101,7 +101,7 @@ def test_what_is_not_warm_any_more_cannot_be_gone_back_to() -> None:
     rollout, stable = promoted(is_ready=False)
     nothing(rollout, f"{stable.name}, the release before, is no longer warm: start a rollout of it")
     make_server(
-        make_deployment(stable, rollout.environment, state="ready", is_wanted=False)
+        make_replica(stable, rollout.environment, state="ready", is_wanted=False)
     )  # its agent is about to end it
     nothing(rollout, "no longer warm")
 
@@ -183,7 +183,7 @@ def acknowledge(rollout: Rollout) -> None:
 
 def test_the_release_that_was_rolled_back_in_goes_once_no_gateway_sends_there_any_more() -> None:
     rollout, stable = promoted()
-    taken = make_deployment(rollout.candidate, rollout.environment, state="ready")
+    taken = make_replica(rollout.candidate, rollout.environment, state="ready")
     back(rollout)
     with pytest.raises(Again, match="Not every gateway"):
         let_go_after(rollout)
@@ -191,13 +191,13 @@ def test_the_release_that_was_rolled_back_in_goes_once_no_gateway_sends_there_an
     let_go_after(rollout)
     taken.refresh_from_db()
     assert not taken.is_wanted
-    assert Deployment.objects.get(release=stable).is_wanted
+    assert Replica.objects.get(release=stable).is_wanted
     let_go_after(rollout)  # again is harmless
 
 
 def test_a_release_that_is_rolled_out_again_meanwhile_stays() -> None:
     rollout, _ = promoted()
-    taken = make_deployment(rollout.candidate, rollout.environment, state="ready")
+    taken = make_replica(rollout.candidate, rollout.environment, state="ready")
     back(rollout)
     actions.start_rollout(
         actor=make_actor(Role.RELEASE_MANAGER),
@@ -252,7 +252,7 @@ def _finish_rollback() -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("prepared", [_cancel, _supersede, _finish_rollback])
-def test_the_logs_lock_is_taken_after_those_of_the_routes_and_the_deployment(
+def test_the_logs_lock_is_taken_after_those_of_the_routes_and_the_replica(
     prepared: Callable[[], Callable[[], Any]],
 ) -> None:
     """Everybody takes them in this order, so that nobody waits for each other: a deadlock costs a second, and one of the two."""
@@ -260,11 +260,11 @@ def test_the_logs_lock_is_taken_after_those_of_the_routes_and_the_deployment(
     with CaptureQueriesContext(connection) as said:
         end()
     locks = [sql for sql in (query["sql"] for query in said.captured_queries) if "FOR NO KEY" in sql or "_lock(" in sql]
-    of_routes, of_deployment, of_log = (
+    of_routes, of_replica, of_log = (
         next(i for i, sql in enumerate(locks) if what in sql)
         for what in ('FROM "serving_environment"', 'FROM "serving_deployment"', "pg_advisory_xact_lock")
     )
-    assert of_routes < of_deployment < of_log
+    assert of_routes < of_replica < of_log
 
 
 def test_a_no_takes_the_routes_lock_before_the_logs() -> None:

@@ -18,15 +18,15 @@ from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
 from rollouts.models import Observation, Rollout, TrafficRecord
 from rollouts.queries.traffic import traffic_of
-from serving.models import Deployment, Scale
+from serving.models import Replica, ReplicaTarget
 from sluicegate.cli.preview import lines
 from tests.support.worlds.factories import (
     make_actor,
-    make_deployment,
     make_manifest,
     make_model,
     make_node,
     make_release,
+    make_replica,
     make_server,
     resealed,
 )
@@ -51,7 +51,7 @@ def over_stable(candidate: Any = None, **environment: Any) -> Release:
     model = make_model(objectives=OBJECTIVES)
     stable = release_of(model)
     serves(stable)
-    make_server(make_deployment(stable, production(), state="ready"))
+    make_server(make_replica(stable, production(), state="ready"))
     return release_of(model, **(candidate or {}))
 
 
@@ -183,7 +183,7 @@ def test_stable_without_a_server_and_a_node_that_is_full() -> None:
     node.facts = {"memory_bytes": 8 * 2**30}
     node.save()
     assert "no_capacity_for_rollback" not in codes(candidate)
-    production().deployments.get().servers.update(is_serving=False)
+    production().replicas.get().servers.update(is_serving=False)
     assert "no serving server" in message(candidate, "no_capacity_for_rollback")
 
 
@@ -193,20 +193,20 @@ def test_servers_that_the_nodes_have_no_room_for_are_told_before() -> None:
     node.facts = {"memory_bytes": 1400 << 20}
     node.save()
     resealed(candidate, envelope={"host": {"memory_mib_min": 400}})
-    Deployment.objects.update(claim={"memory_mib": 400, "devices": {}})
+    Replica.objects.update(claim={"memory_mib": 400, "devices": {}})
     plan = {"steps": [{**STAGE, "weight_pct": weight} for weight in (25, 50)], "bake": STAGE}
     assert "r2 will have one server: should" in message(candidate, "one_server", plan)
-    scale = Scale.objects.create(release=stable, environment=production(), replicas=4, changed_by="test")
+    scale = ReplicaTarget.objects.create(release=stable, environment=production(), replicas=4, changed_by="test")
     assert "r2 will have one server up to 25 %: should" in message(candidate, "one_server", plan)
     assert message(candidate, "needs_replicas", plan) == (
         "95 % needs 4 servers of r2, and the nodes have room for 2: the rollout would wait there. Free room, or add a node."
     )
-    Scale.objects.filter(pk=scale.pk).update(replicas=2)
+    ReplicaTarget.objects.filter(pk=scale.pk).update(replicas=2)
     assert "needs_replicas" not in codes(candidate, plan)
     make_node("silent", facts={"memory_bytes": 9000 << 20}, seen_at=timezone.now() - timedelta(seconds=40))
-    Scale.objects.filter(pk=scale.pk).update(replicas=4)
+    ReplicaTarget.objects.filter(pk=scale.pk).update(replicas=4)
     assert codes(candidate, plan)["needs_replicas"] == "warning"
-    Scale.objects.filter(pk=scale.pk).update(replicas=10)
+    ReplicaTarget.objects.filter(pk=scale.pk).update(replicas=10)
     assert "one_server" not in codes(candidate, plan)
 
 

@@ -15,12 +15,12 @@ from registry.models import Release, Waiver
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
-from serving.models import Deployment
+from serving.models import Replica
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,
-    make_deployment,
     make_model,
+    make_replica,
 )
 from tests.support.worlds.rollout_setup import (
     OBJECTIVES,
@@ -189,7 +189,7 @@ def put_newer(state: str) -> tuple[Rollout, Release, Release]:
 )
 def test_a_new_rollout_takes_the_place_of_one_without_traffic(state: str) -> None:
     old, stable, newer = put_newer(state)
-    deployment = make_deployment(old.candidate, old.environment)
+    replica = make_replica(old.candidate, old.environment)
     robot = make_actor(Role.CI)
     new = superseded(old, newer, robot)
     old.refresh_from_db()
@@ -197,7 +197,7 @@ def test_a_new_rollout_takes_the_place_of_one_without_traffic(state: str) -> Non
     assert new.stable_id == stable.pk  # the last one that was fully promoted
     assert old.reason == f"{newer.name} takes the place of {old.candidate.name}, by {robot.name}: A fix for it."
     assert f"(after rollout {old.pk})" in new.decisions.get(action="request").reason
-    assert Deployment.objects.get(pk=deployment.pk).is_wanted == (state != "preparing")
+    assert Replica.objects.get(pk=replica.pk).is_wanted == (state != "preparing")
     verbs = list(Event.objects.filter(subject_type="rollout").order_by("seq").values_list("verb", flat=True))
     assert verbs[-3:] == ["rollout.superseded", "rollout.requested", "rollout.preparing"]
 

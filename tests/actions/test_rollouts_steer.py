@@ -13,11 +13,11 @@ from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
 from rollouts import actions
 from rollouts.models import Rollout
-from serving.models import Deployment, Route
+from serving.models import Replica, Route
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,
-    make_deployment,
+    make_replica,
 )
 from tests.support.worlds.rollout_setup import frozen_now, put, started, with_stable
 
@@ -76,11 +76,11 @@ def test_abort_ends_it_from_every_state(state: str) -> None:
 
 def test_cancelling_while_preparing_lets_the_candidate_go() -> None:
     rollout = started()
-    deployment = make_deployment(rollout.candidate, rollout.environment)
+    replica = make_replica(rollout.candidate, rollout.environment)
     done = actions.cancel(
         actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="Wrong release."
     )
-    assert done.state == "cancelled" and not Deployment.objects.get(pk=deployment.pk).is_wanted
+    assert done.state == "cancelled" and not Replica.objects.get(pk=replica.pk).is_wanted
 
 
 @pytest.mark.parametrize(

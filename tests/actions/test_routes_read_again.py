@@ -13,9 +13,9 @@ from django.utils import timezone
 from ledger.queries import clock
 from serving.actions.routes import set_route
 from serving.control_plane import store
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Gateway, Route, Server
-from tests.support.worlds.factories import make_deployment, make_environment, make_model, make_release, make_server
+from serving.core.lifecycle import ReplicaState
+from serving.models import Environment, Gateway, Replica, Route, Server
+from tests.support.worlds.factories import make_environment, make_model, make_release, make_replica, make_server
 from tests.support.worlds.routing_setup import ENGINE
 
 SEEDS, CHANGES = 12, 25
@@ -48,18 +48,18 @@ class Site:
         )  # fmt: skip
 
     def server(self, model: Any = None) -> None:
-        """A new one, of a deployment that is there or a new one."""
+        """A new one, of a replica that is there or a new one."""
         model = model or self.draw.choice(self.models)
         release = self.draw.choice(self.releases[model.pk])
-        there = list(Deployment.objects.filter(release=release))
-        deployment = self.draw.choice(there) if there and self.draw.random() < 0.5 else None
-        if deployment is None:
-            slot = Deployment.objects.count()
-            deployment = make_deployment(release, self.draw.choice(self.environments), state="ready", slot=slot)
+        there = list(Replica.objects.filter(release=release))
+        replica = self.draw.choice(there) if there and self.draw.random() < 0.5 else None
+        if replica is None:
+            ordinal = Replica.objects.count()
+            replica = make_replica(release, self.draw.choice(self.environments), state="ready", ordinal=ordinal)
         port = next(self.ports)
-        make_server(deployment, http_port=port, grpc_port=port + 1, is_serving=self.draw.random() < 0.7)
+        make_server(replica, http_port=port, grpc_port=port + 1, is_serving=self.draw.random() < 0.7)
 
-    def one_of(self, kind: type[Server | Deployment | Gateway | Route], **values: Any) -> None:
+    def one_of(self, kind: type[Server | Replica | Gateway | Route], **values: Any) -> None:
         keys = list(kind.objects.values_list("pk", flat=True))
         if keys:
             kind.objects.filter(pk=self.draw.choice(keys)).update(**values)
@@ -74,9 +74,9 @@ class Site:
         )
         self.one_of(Server, **self.draw.choice(changes))
 
-    def deployment_moves(self) -> None:
-        state = self.draw.choice([DeploymentState.READY, DeploymentState.DRAINING, DeploymentState.GONE])
-        self.one_of(Deployment, state=state, gone_at=timezone.now() if state == DeploymentState.GONE else None)
+    def replica_moves(self) -> None:
+        state = self.draw.choice([ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.GONE])
+        self.one_of(Replica, state=state, gone_at=timezone.now() if state == ReplicaState.GONE else None)
 
     def policy(self) -> None:
         model = self.draw.choice(self.models)
@@ -116,7 +116,7 @@ class Site:
 def test_what_is_taken_over_is_what_would_be_made_again(seed: int, settings: Any) -> None:
     draw = random.Random(seed)
     site, last = Site(draw), store.load()
-    often: list[Callable[[], None]] = [site.route, site.server, site.server_changes, site.deployment_moves, site.policy]
+    often: list[Callable[[], None]] = [site.route, site.server, site.server_changes, site.replica_moves, site.policy]
     for _ in range(CHANGES):
         draw.choice([*often, *often, site.environment, site.gateway, site.route_goes, site.nothing])()
         if draw.random() < 0.1:

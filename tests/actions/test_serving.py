@@ -1,4 +1,4 @@
-"""Deployments: what may be asked for, and who may ask."""
+"""Replicas: what may be asked for, and who may ask."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ledger.models import Event
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release, ServedModel, Waiver
 from serving import actions
-from serving.models import Deployment, Environment, Node, Route
-from serving.queries.deployments import deployments_in
-from tests.support.worlds.deployment_setup import (  # noqa: F401
+from serving.models import Environment, Node, Replica, Route
+from serving.queries.inventory import replicas_in
+from tests.support.worlds.replica_setup import (  # noqa: F401
     IMAGE,
     RUNTIME,
     SYSTEM,
@@ -32,11 +32,11 @@ from tests.support.worlds.deployment_setup import (  # noqa: F401
 pytestmark = pytest.mark.django_db
 
 
-def test_a_deployment_is_made_once_and_recorded(release: Release, staging: Environment, node: Node) -> None:
+def test_a_replica_is_made_once_and_recorded(release: Release, staging: Environment, node: Node) -> None:
     first, again = ensure(release, staging), ensure(release, staging)
     assert first == again and first.state == S.FETCHING and first.node == node
     assert verbs_of(first) == ["deployment.requested"]
-    assert list(deployments_in(release, staging)) == [first]
+    assert list(replicas_in(release, staging)) == [first]
 
 
 def test_a_node_is_told_of_once_and_known_anew_at_each_beat() -> None:
@@ -112,7 +112,7 @@ def test_a_runtime_that_no_node_has_is_refused_with_those_that_are_there(
     with pytest.raises(Unavailable) as caught:
         ensure(sealed(model, image=f"other@sha256:{'b' * 64}"), staging)
     assert IMAGE in caught.value.message
-    assert Deployment.objects.count() == 0
+    assert Replica.objects.count() == 0
 
 
 @pytest.mark.parametrize(("role", "may_stage"), [(Role.CI, True), (Role.MODEL_TEAM, True), (None, False)])
@@ -126,26 +126,24 @@ def test_who_may_deploy(release: Release, staging: Environment, node: Node, role
 
 
 def test_only_the_system_reports_states(release: Release, staging: Environment, node: Node) -> None:
-    deployment = ensure(release, staging)
+    replica = ensure(release, staging)
     with pytest.raises(Refused):
-        actions.record_state(
-            actor=Actor("ci", roles=(("vision", Role.CI),)), deployment=deployment, to=S.LOADING, reason=""
-        )
+        actions.record_state(actor=Actor("ci", roles=(("vision", Role.CI),)), replica=replica, to=S.LOADING, reason="")
 
 
 def test_a_move_from_a_stale_row_changes_nothing(release: Release, staging: Environment, node: Node) -> None:
-    deployment = ensure(release, staging)
-    stale = Deployment.objects.get(pk=deployment.pk)
-    actions.record_state(actor=SYSTEM, deployment=deployment, to=S.LOADING, reason="first")
+    replica = ensure(release, staging)
+    stale = Replica.objects.get(pk=replica.pk)
+    actions.record_state(actor=SYSTEM, replica=replica, to=S.LOADING, reason="first")
     with pytest.raises(StateChanged):
-        actions.record_state(actor=SYSTEM, deployment=stale, to=S.FAILED, reason="second")
-    assert Deployment.objects.get(pk=deployment.pk).state == S.LOADING
-    assert verbs_of(deployment) == ["deployment.requested", "deployment.fetched"]
+        actions.record_state(actor=SYSTEM, replica=stale, to=S.FAILED, reason="second")
+    assert Replica.objects.get(pk=replica.pk).state == S.LOADING
+    assert verbs_of(replica) == ["deployment.requested", "deployment.fetched"]
 
 
 def test_a_move_that_the_table_does_not_know_is_refused(release: Release, staging: Environment, node: Node) -> None:
     with pytest.raises(StateChanged, match="cannot become ready"):
-        actions.record_state(actor=SYSTEM, deployment=ensure(release, staging), to=S.READY, reason="")
+        actions.record_state(actor=SYSTEM, replica=ensure(release, staging), to=S.READY, reason="")
 
 
 def test_draining_is_refused_while_traffic_may_come(model: ServedModel, production: Environment, node: Node) -> None:
@@ -159,14 +157,14 @@ def test_draining_is_refused_while_traffic_may_come(model: ServedModel, producti
         candidate_bp=1,
         changed_at=timezone.now(),
     )
-    for deployment in (held, canary):
+    for replica in (held, canary):
         with pytest.raises(StateChanged) as caught:
-            actions.drain_deployment(actor=SYSTEM, deployment=deployment, reason="away")
+            actions.drain_replica(actor=SYSTEM, replica=replica, reason="away")
         assert caught.value.code == "still_routed"
     route.candidate_bp = 0
     route.save()
-    assert not actions.drain_deployment(actor=SYSTEM, deployment=canary, reason="away").is_wanted
-    actions.drain_deployment(actor=SYSTEM, deployment=canary, reason="again")
+    assert not actions.drain_replica(actor=SYSTEM, replica=canary, reason="away").is_wanted
+    actions.drain_replica(actor=SYSTEM, replica=canary, reason="again")
     assert verbs_of(canary).count("deployment.drained") == 1
     with pytest.raises(StateChanged, match="Ask again when it is gone"):
         ensure(candidate, production)

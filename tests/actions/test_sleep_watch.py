@@ -20,7 +20,7 @@ from serving.adapters.in_flight import InFlight
 from serving.agent import sleep_watch
 from serving.agent.sleep_watch import SleepWatch
 from serving.core.sleep import LEAST_S, MOST_S
-from serving.models import Deployment, Gateway, Route, RouteAck, Server
+from serving.models import Gateway, Replica, Route, RouteAck, Server
 from serving.ports import GatewayError
 from serving.queries.sleep import sleep_views
 from tests.support.rigs.gateway_rig import wait_until
@@ -199,7 +199,7 @@ def test_a_look_ends_in_time_and_the_next_goes_on_behind_it(night: Night, monkey
         bring_up()
         woken.append([night.state(one) for one in every].count("asleep"))
     assert woken[-1] == 0, "a request of one that no look came to in time is not forgotten"
-    assert Deployment.objects.filter(is_wanted=True).count() == len(every)
+    assert Replica.objects.filter(is_wanted=True).count() == len(every)
 
 
 def test_with_a_thousand_models_a_look_asks_each_gateway_once(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_with_a_thousand_models_a_look_asks_each_gateway_once(night: Night, monk
         for route in Route.objects.filter(model__in=[one.release.model for one in due])
     )
     night.later()
-    assert not Deployment.objects.filter(pk__in=[one.pk for one in due], is_wanted=True).exists()
+    assert not Replica.objects.filter(pk__in=[one.pk for one in due], is_wanted=True).exists()
     assert sorted(night.hosts.asked) == ["gateway-1"] * 2 + ["gateway-2"] * 2 and len(read) == 12
 
 
@@ -290,7 +290,7 @@ def test_who_somebody_waits_for_comes_before_who_is_unloaded(night: Night, monke
     night.idle()
     assert (night.state(), night.state(last)) == ("asleep", "asleep") and night.replicas()
     night.gateway.obey()
-    Server.objects.filter(deployment=last).update(is_serving=False)
+    Server.objects.filter(replica=last).update(is_serving=False)
     night.asked(of=last)
     night.hosts.active = 1
     seen: list[int] = []

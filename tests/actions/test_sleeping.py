@@ -23,7 +23,7 @@ from serving.control_plane import store
 from serving.core.asleep import Asleep
 from serving.core.routes import admit
 from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
-from serving.models import Deployment, Scale, Sleep
+from serving.models import Replica, ReplicaTarget, Sleep
 from tests.support.worlds.factories import make_actor, make_environment, make_model
 from tests.support.worlds.rollout_setup import put, release_of, started
 from tests.support.worlds.sleep_setup import (  # noqa: F401
@@ -94,7 +94,7 @@ def test_who_may_say_how_many_run_may_say_when_they_sleep(night: Night) -> None:
 def test_what_nobody_asks_is_unloaded_and_loaded_again_when_it_is_asked(is_fresh: bool) -> None:
     night = Night(is_fresh=is_fresh)
     night.rule()
-    Deployment.objects.filter(pk=night.one.pk).update(timings={"fetch_s": 9.0, "load_s": 1.5, "warmup_s": 0.2})
+    Replica.objects.filter(pk=night.one.pk).update(timings={"fetch_s": 9.0, "load_s": 1.5, "warmup_s": 0.2})
     night.later()
     night.asked(5)
     night.later()
@@ -159,7 +159,7 @@ def in_a_rollout(night: Night) -> None:
 def in_an_undo_window(night: Night) -> None:
     before, rollout = release_of(night.model), started(candidate=release_of(night.model))
     put(rollout, "promoted", stable=before, undo_until=timezone.now() + timedelta(hours=1))
-    Deployment.objects.create(release=before, environment=night.environment, node=night.one.node, state="ready")
+    Replica.objects.create(release=before, environment=night.environment, node=night.one.node, state="ready")
 
 
 def with_a_stream(night: Night) -> None:
@@ -192,7 +192,7 @@ def test_what_keeps_a_model_awake(night: Night, keep: Any) -> None:
 
 
 def test_what_the_engine_asked_for_a_rollout_keeps_no_model_awake_after_it(night: Night) -> None:
-    Scale.objects.create(
+    ReplicaTarget.objects.create(
         release=night.one.release, environment=night.environment, replicas=2, changed_by="system:engine"
     )
     night.idle()

@@ -37,10 +37,10 @@ from tests.support.rigs.engine_rig import leading
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -262,7 +262,7 @@ def test_alarms_are_those_of_models_that_one_may_read(world: World) -> None:
 def promote(world: World, *, roll_back: str = "undo_window") -> tuple[Rollout, Release]:
     """r2 was promoted over r1, which keeps 5 % as its control: (the rollout, r1)."""
     first, second = world.stable, make_release(world.model)
-    make_server(make_deployment(first, world.environment, state="ready"))
+    make_server(make_replica(first, world.environment, state="ready"))
     policy = parse_policy({"watch": {"control_pct": 5, "roll_back": roll_back}}, world.model.objectives)
     rollout = Rollout.objects.create(
         model=world.model, environment=world.environment, candidate=second, stable=first, policy=policy.document,
@@ -316,7 +316,7 @@ def test_where_the_control_is_as_bad_there_is_an_alarm_and_no_rollback(world: Wo
 def test_an_alarm_is_all_where(case: str, world: World) -> None:
     rollout, first = promote(world, roll_back="never" if case.startswith("the policy") else "undo_window")
     if case.startswith("the control"):
-        Server.objects.filter(deployment__release=first).update(ended_at=timezone.now(), is_serving=False)
+        Server.objects.filter(replica__release=first).update(ended_at=timezone.now(), is_serving=False)
     elif case.startswith("another"):
         Rollout.objects.create(
             model=rollout.model, environment=rollout.environment, candidate=make_release(rollout.model), stable=rollout.candidate,
@@ -340,7 +340,7 @@ def in_a_look(world: World) -> tuple[Rollout, Release]:
 def test_a_look_ends_in_three_minutes_whatever_happens(world: World, trouble: str) -> None:
     rollout, first = in_a_look(world)
     if trouble == "the control dies":
-        Server.objects.filter(deployment__release=first).update(ended_at=timezone.now(), is_serving=False)
+        Server.objects.filter(replica__release=first).update(ended_at=timezone.now(), is_serving=False)
     elif trouble == "the gateway is not read":
         world.gateway.fail("timeout")
     else:

@@ -18,14 +18,14 @@ from ledger.core.errors import Invalid, NotFound, Refused, StateChanged, Unavail
 from ledger.models import Event
 from registry.models import Release
 from serving import wiring
-from serving.actions.deployments import ensure_deployment, register_node
 from serving.actions.environments import change_environment
+from serving.actions.lifecycle import ensure_replica, register_node
 from serving.actions.static_servers import list_server, remove_server
 from serving.agent import listed_servers, node_agent
 from serving.agent.listed_servers import ListedServers
 from serving.agent.node_agent import Agent, facts
 from serving.management.commands.agent import _agent_of
-from serving.models import Deployment, Environment, ListedServer, Node
+from serving.models import Environment, ListedServer, Node, Replica
 from serving.ports import InferenceError
 from serving.queries.reporting import REPORTS_WITHIN
 from serving.queries.static_servers import servers_of
@@ -33,10 +33,10 @@ from tests.support.worlds.factories import (
     RUNTIME,
     make_actor,
     make_admin,
-    make_deployment,
     make_environment,
     make_node,
     make_release,
+    make_replica,
 )
 
 pytestmark = pytest.mark.django_db
@@ -62,8 +62,8 @@ def reached(name: str = "theirs", listed_at: datetime | None = None, **facts: An
     register_node(actor=AGENT, name=name, runtimes=runtimes, facts=told, listed_at=listed_at)
 
 
-def deploy(release: Release, environment: Environment) -> Deployment:
-    return ensure_deployment(actor=AGENT, release=release, environment=environment, reason="a test")
+def deploy(release: Release, environment: Environment) -> Replica:
+    return ensure_replica(actor=AGENT, release=release, environment=environment, reason="a test")
 
 
 def state_of(environment: Environment, actor: Actor | None = None) -> tuple[str, str, tuple[str, ...]]:
@@ -128,9 +128,9 @@ def test_a_name_and_an_address_are_of_one_server(production: Environment) -> Non
             listed(environment, name, port)
         assert caught.value.code == "server_listed"
     assert ListedServer.objects.count() == 1
-    make_deployment()
+    make_replica()
     Node.objects.filter(name="local").update(removed_at=timezone.now())
-    with pytest.raises(StateChanged, match="local is the name of another"):  # its deployment is not gone
+    with pytest.raises(StateChanged, match="local is the name of another"):  # its replica is not gone
         listed(production, "local", 9000)
 
 
@@ -175,11 +175,11 @@ def test_only_an_administrator_lists_and_only_where_the_platform_is_static(produ
 def test_a_server_is_removed_once_it_has_no_release_and_its_name_is_free_again(production: Environment) -> None:
     first = listed(production)
     reached()
-    deployment = deploy(make_release(), production)
+    replica = deploy(make_release(), production)
     with pytest.raises(StateChanged, match="theirs has model-") as caught:
         remove_server(actor=make_admin(), environment=production, name="theirs")
     assert caught.value.code == "server_in_use"
-    Deployment.objects.filter(pk=deployment.pk).update(state="gone", is_wanted=False)
+    Replica.objects.filter(pk=replica.pk).update(state="gone", is_wanted=False)
     remove_server(actor=make_admin(), environment=production, name="theirs", reason="sold")
     with pytest.raises(NotFound):
         remove_server(actor=make_admin(), environment=production, name="theirs")
@@ -236,12 +236,12 @@ def test_each_state_has_a_sentence_and_hides_what_the_reader_may_not_see(product
     assert state_of(production)[:2] == ("unusable", "The server at 127.0.0.1:8000:8001 does not answer.")
     reached()
     assert state_of(production)[0] == "free"
-    deployment = deploy(make_release(), production)
-    Deployment.objects.update(state="loading", reason="not_ready: a secret word")
-    name = f"{deployment.release.model.slug} {deployment.release.name}"
+    replica = deploy(make_release(), production)
+    Replica.objects.update(state="loading", reason="not_ready: a secret word")
+    name = f"{replica.release.model.slug} {replica.release.name}"
     assert state_of(production) == ("loading", "not_ready: a secret word", (name,))
     assert state_of(production, stranger) == ("loading", "A release is being loaded or taken out.", ())
-    Deployment.objects.update(state="ready")
+    Replica.objects.update(state="ready")
     assert state_of(production)[0] == "serving" and state_of(production, stranger)[2] == ()
     Node.objects.update(seen_at=timezone.now() - timedelta(seconds=8))
     assert state_of(production)[0] == "silent"

@@ -21,7 +21,7 @@ from rollouts.models import Alarm, Rollout, WatchRecord
 from rollouts.queries import ended_to_settle
 from rollouts.queries.undo_window import AHEAD_S, is_open
 from rollouts.tasks import drain_previous_release
-from serving.models import Deployment, Gateway, Route, RouteAck
+from serving.models import Gateway, Replica, Route, RouteAck
 from tests.support.worlds.factories import make_actor, make_admin
 from tests.support.worlds.rollout_setup import promoted, put, release_of, started
 
@@ -70,7 +70,7 @@ def settled(rollout: Rollout) -> Rollout:
 
 def is_warm(rollout: Rollout) -> bool:
     assert rollout.stable is not None
-    return Deployment.objects.filter(release=rollout.stable, is_wanted=True, gone_at=None).exists()
+    return Replica.objects.filter(release=rollout.stable, is_wanted=True, gone_at=None).exists()
 
 
 def test_it_closes_when_each_objective_is_proven_to_be_met_and_the_event_lists_the_counts() -> None:

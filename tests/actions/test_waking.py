@@ -20,15 +20,15 @@ from rollouts.engine.loop import Engine
 from rollouts.models import Rollout
 from serving.actions.sleeping import put_to_sleep, wake_model
 from serving.core.sleep import UNKNOWN_WAKE_S
-from serving.models import Deployment, Node, Scale
+from serving.models import Node, Replica, ReplicaTarget
 from serving.queries.sleep import unplaced
 from tests.support.rigs.engine_rig import hear_everyone
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,
-    make_deployment,
     make_environment,
     make_node,
+    make_replica,
     make_server,
     resealed,
 )
@@ -71,7 +71,7 @@ def test_the_number_of_replicas_is_said_once_it_is_awake(night: Night) -> None:
         StateChanged, match="Wake it, and ask again once it answers: sluicegate api POST /models/.*/sleep/end"
     ) as refused:
         scaled_by_a_person(night)
-    assert refused.value.code == "model_asleep" and not Scale.objects.exists()
+    assert refused.value.code == "model_asleep" and not ReplicaTarget.objects.exists()
 
 
 def test_a_rollout_wakes_it_for_its_way_back(night: Night) -> None:
@@ -93,10 +93,10 @@ def test_it_waits_for_its_old_servers_to_go_and_tells_what_keeps_it(night: Night
     let_go()
     night.later()
     assert night.replicas() and night.sleep().trouble == ""
-    Deployment.objects.filter(is_wanted=True).update(state="failed", reason="load_failed: no", failed_at=timezone.now())
+    Replica.objects.filter(is_wanted=True).update(state="failed", reason="load_failed: no", failed_at=timezone.now())
     night.later()
     assert night.sleep().trouble == "load_failed: no"
-    Deployment.objects.filter(is_wanted=True).update(failed_at=timezone.now() - timedelta(seconds=11))
+    Replica.objects.filter(is_wanted=True).update(failed_at=timezone.now() - timedelta(seconds=11))
     night.later()
     assert night.replicas()[0].state == "fetching" and night.sleep().trouble == ""
 
@@ -123,7 +123,7 @@ class Cramped:
         night.rule()
         Node.objects.update(facts={"memory_bytes": 60 * 2**20})
         resealed(night.one.release, envelope={"host": {"memory_mib_min": 40}})
-        Deployment.objects.filter(pk=night.one.pk).update(claim={"memory_mib": 40})
+        Replica.objects.filter(pk=night.one.pk).update(claim={"memory_mib": 40})
         asleep(night)
         self.candidate = resealed(release_of(night.model), envelope={"host": {"memory_mib_min": 40}})
         self.rollout = started(candidate=self.candidate)
@@ -136,7 +136,7 @@ class Cramped:
         return self.rollout
 
     def placed(self) -> set[Release]:
-        return {one.release for one in Deployment.objects.filter(is_wanted=True).exclude(state="gone")}
+        return {one.release for one in Replica.objects.filter(is_wanted=True).exclude(state="gone")}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -175,7 +175,7 @@ def test_a_rollout_whose_stable_does_not_wake_is_cancelled_in_time() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_candidate_that_has_a_server_already_is_told_that_its_stable_sleeps() -> None:
     cramped = Cramped()
-    make_server(make_deployment(cramped.candidate, cramped.night.environment, state="ready"))
+    make_server(make_replica(cramped.candidate, cramped.night.environment, state="ready"))
     for _ in range(2):
         reason = cramped.tick().reason
     assert "has no serving server; waiting for it. r1, the rollback target, sleeps, and is given a server" in reason

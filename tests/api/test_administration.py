@@ -26,9 +26,9 @@ from sluicegate.cli.main import main
 from sluicegate.client import Client
 from tests.support.servers.issuer import AUDIENCE, SECRET, Issuer
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_node,
+    make_replica,
     make_server,
     make_team,
     make_user,
@@ -200,13 +200,13 @@ def test_environments(run: Run) -> None:
 def test_an_environment_is_taken_out_of_use_as_it_was_read(run: Run) -> None:
     serves(release := release_of())
     environment = make_environment("production")
-    make_server(make_deployment(release, environment, state="ready"))
+    make_server(make_replica(release, environment, state="ready"))
     here = "/environments/production/remove"
     code, plan = run("root", "api", "GET", here)
     assert code == exits.OK and any("1 server of" in one for one in plan["says"]) and not plan["is_deleted"]
     remove = ("api", "POST", here, "reason=moved", "--if-match", "*")
     assert run("root", *remove)[1]["code"] == "not_confirmed"
-    make_server(make_deployment(release_of(release.model), environment, state="ready"))
+    make_server(make_replica(release_of(release.model), environment, state="ready"))
     digest = f"plan_digest={plan['plan_digest']}"
     assert run("root", *remove, digest)[1]["code"] == "plan_changed"
     assert run("ann", *remove, "is_confirmed:=true")[0] == exits.REFUSED

@@ -13,13 +13,13 @@ from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor
 from registry.models import Release
 from serving.actions.replicas import scale_release
-from serving.models import Scale
+from serving.models import ReplicaTarget
 from sluicegate.cli import capacity as command
 from sluicegate.cli.capacity import lines, prices, write_into
 from sluicegate.cli.errors import CommandError
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
-from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_user
 from tests.support.worlds.rollout_setup import production, report_for, serves
 from validators.models import Report
 from validators.queries import capacity
@@ -178,18 +178,18 @@ def test_prices_are_of_hardware_by_name() -> None:
 def test_the_command_line_takes_the_plans_number_within_its_bounds(run: Run, release: Release) -> None:  # noqa: F811
     asked = ("admin", "plan", "sentiment/r1", "--peak", "100", "--apply", "--environment", "production")
     code, found = run(*asked)
-    assert code == 1 and "applied" not in found and not Scale.objects.exists()  # nothing was measured
+    assert code == 1 and "applied" not in found and not ReplicaTarget.objects.exists()  # nothing was measured
     report_for(release, gates=gates(capacity=CAPACITY, cold_start=COLD))
     code, _ = run(*asked)
-    assert code != 0 and not Scale.objects.exists()  # it runs nowhere
+    assert code != 0 and not ReplicaTarget.objects.exists()  # it runs nowhere
     serves(release)
-    make_server(make_deployment(release, production(), state="ready"))
+    make_server(make_replica(release, production(), state="ready"))
     code, found = run(*asked)
-    scale = Scale.objects.get()
+    scale = ReplicaTarget.objects.get()
     assert (code, found["applied"]["wanted"], scale.replicas) == (0, 3, 3)
     assert scale.reason == "The plan for a peak of 100 requests/s."
     code, _ = run("admin", "plan", "sentiment/r1", "--peak", "9000", "--apply", "--reason", "too many")
-    assert code != 0 and Scale.objects.get().replicas == 3  # more than are ever placed
+    assert code != 0 and ReplicaTarget.objects.get().replicas == 3  # more than are ever placed
 
 
 def test_a_plan_is_not_applied_over_what_somebody_said_meanwhile(
@@ -199,9 +199,9 @@ def test_a_plan_is_not_applied_over_what_somebody_said_meanwhile(
 ) -> None:
     report_for(release, gates=gates(capacity=CAPACITY, cold_start=COLD))
     serves(release)
-    make_server(make_deployment(release, production(), state="ready"))
+    make_server(make_replica(release, production(), state="ready"))
     asked = ("admin", "plan", "sentiment/r1", "--peak", "100", "--apply")
-    assert run(*asked)[0] == 0 and run(*asked)[0] == 0 and Scale.objects.get().replicas == 3
+    assert run(*asked)[0] == 0 and run(*asked)[0] == 0 and ReplicaTarget.objects.get().replicas == 3
 
     def said_meanwhile(found: dict[str, Any]) -> list[str]:
         scale_release(
@@ -211,4 +211,4 @@ def test_a_plan_is_not_applied_over_what_somebody_said_meanwhile(
 
     monkeypatch.setattr(command, "lines", said_meanwhile)
     assert run(*asked)[0] != 0
-    assert (Scale.objects.get().replicas, Scale.objects.get().reason) == (5, "A fair.")
+    assert (ReplicaTarget.objects.get().replicas, ReplicaTarget.objects.get().reason) == (5, "A fair.")

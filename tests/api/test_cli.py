@@ -23,7 +23,7 @@ from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
 from tests.api.cli_world import GRAPH, IMAGE, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
 from tests.support.worlds.alarm_setup import burning
-from tests.support.worlds.factories import make_deployment, make_environment, make_node, make_release, make_server
+from tests.support.worlds.factories import make_environment, make_node, make_release, make_replica, make_server
 from tests.support.worlds.model_files import onnx_file
 from tests.support.worlds.rollout_setup import TOLD, proven_on, put, report_for, serves, started
 from validators.models import GoldenSet
@@ -300,7 +300,7 @@ def test_a_model_without_a_server_is_shown_as_lost(run: Run, model: None) -> Non
     assert "production: r1; lost, 0 of 0 servers answer" in told
 
     node = make_node(seen_at=timezone.now() + timedelta(hours=1))  # reports, however slow this machine is
-    make_server(make_deployment(release, production, state="ready"))
+    make_server(make_replica(release, production, state="ready"))
     assert run("ada", "model", "show", "sentiment")[1]["serves"]["production"]["health"] == {
         "state": "healthy", "answering": 1, "wanted": 1, "silent_nodes": [],
     }  # fmt: skip

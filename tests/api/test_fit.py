@@ -17,7 +17,7 @@ from registry import actions
 from registry.core.node_facts import from_agent
 from registry.models import Inspection, Release
 from registry.queries import gpu_memory_estimate
-from serving.actions import ensure_deployment
+from serving.actions import ensure_replica
 from serving.agent.hardware import hardware
 from serving.queries.node_fit import nodes_for, offering, why_refused
 from tests.support.worlds.factories import make_environment, make_node
@@ -131,10 +131,10 @@ def test_a_node_that_the_release_fits_is_taken_before_others(dev: Client, releas
     assert nodes_for(release, [plain, other, silent, big]) == [big, silent]
     assert nodes_for(release, [plain]) == nodes_for(release, [other]) == []
     assert why_refused(release, [plain, other, silent, big]) == ["plain: The node has 0 NVIDIA devices; it asks for 1."]
-    deployment = ensure_deployment(
+    replica = ensure_replica(
         actor=Actor.system("tests"), release=release, environment=make_environment("staging"), reason="try"
     )
-    assert deployment.node == big
+    assert replica.node == big
 
 
 def test_labels_are_asked_about(dev: Client, release: Release) -> None:
@@ -173,9 +173,9 @@ def test_a_plan_is_never_placed_where_it_cannot_load(dev: Client) -> None:
     with pytest.raises(
         Unavailable, match="newer: The node has TensorRT 10.4.0; the plan loads in 10.3.0.26"
     ) as refused:
-        ensure_deployment(actor=actor, release=release, environment=staging, reason="try")
+        ensure_replica(actor=actor, release=release, environment=staging, reason="try")
     assert refused.value.code == "plan_loads_nowhere" and "built for 8.9" in refused.value.message
-    assert nodes_for(release, [newer]) == [] and not release.deployments.exists()
+    assert nodes_for(release, [newer]) == [] and not release.replicas.exists()
     told = {one["node"]: one["reasons"][0]["message"] for one in dev.get(URL).json()["results"]}
     assert "10.3.0.26 only" in told["newer"] and "built for 8.9" in told["hopper"]
     labels = json.dumps({"labels": hopper})
@@ -183,7 +183,7 @@ def test_a_plan_is_never_placed_where_it_cannot_load(dev: Client) -> None:
     assert "built for 8.9" in first["message"] and "was built by 10.3.0.26" in second["message"]
     own["versions"] = {}
     silent = make_node("silent", facts={"labels": L4_LABELS}, runtimes=[own])  # may load it: unknown is no refusal
-    assert ensure_deployment(actor=actor, release=release, environment=staging, reason="try").node == silent
+    assert ensure_replica(actor=actor, release=release, environment=staging, reason="try").node == silent
 
 
 def test_a_plan_is_held_against_the_tensorrt_of_the_runtime_that_it_names(dev: Client) -> None:

@@ -16,7 +16,7 @@ from ledger.actions.processes import note_process
 from ledger.models import ProcessAddress
 from sluicegate.management_address import MOST_AT_ONCE, ManagementServer
 from tests.support.rigs.gateway_rig import wait_until
-from tests.support.worlds.factories import make_deployment, make_release, make_server
+from tests.support.worlds.factories import make_release, make_replica, make_server
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -83,7 +83,7 @@ def test_what_is_no_address_is_refused_in_words(address: str) -> None:
 def test_prometheus_finds_processes_and_servers(admin_client: Client) -> None:
     note_process("127.0.0.1:7", "engine")
     release = make_release()
-    make_server(make_deployment(release), metrics_port=9)
+    make_server(make_replica(release), metrics_port=9)
     found = admin_client.get("/api/v1/prometheus-targets").json()
     assert found[0] == {"targets": ["127.0.0.1:7"], "labels": {"job": "sluicegate", "process": "engine"}}
     [server] = found[1:]

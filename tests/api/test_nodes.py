@@ -10,16 +10,16 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.models import Event
-from serving.actions.deployments import register_node
-from serving.models import Deployment, ListedServer, Node
-from serving.queries.deployments import nodes
+from serving.actions.lifecycle import register_node
+from serving.models import ListedServer, Node, Replica
+from serving.queries.inventory import nodes
 from serving.queries.placement import fleet_now
 from serving.queries.reporting import silent_nodes
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_node,
+    make_replica,
     make_server,
     make_user,
 )
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_nodes_are_listed() -> None:
-    make_server(make_deployment(state="ready"))
+    make_server(make_replica(state="ready"))
     ana = Client()
     ana.force_login(make_user("ana", team="search", role=Role.RELEASE_MANAGER))
     (seen,) = ana.get("/api/v1/nodes").json()["results"]
@@ -55,10 +55,10 @@ def test_a_machine_that_was_silent_for_a_day_and_is_to_run_nothing_leaves_the_li
     make_node("late", seen_at=timezone.now() - timedelta(hours=23))
     make_node("idle", seen_at=before)
     make_node("never", seen_at=None)
-    needed = make_deployment(state="ready")
-    Deployment.objects.filter(pk=needed.pk).update(node=make_node("needed", seen_at=before))
+    needed = make_replica(state="ready")
+    Replica.objects.filter(pk=needed.pk).update(node=make_node("needed", seen_at=before))
     assert names() == ["late", "local", "needed", "theirs"]
-    Deployment.objects.filter(pk=needed.pk).update(is_wanted=False)
+    Replica.objects.filter(pk=needed.pk).update(is_wanted=False)
     assert names() == ["late", "local", "theirs"]
     register_node(actor=Actor.system("agent"), name="idle", runtimes=[], facts={})
     assert names() == ["idle", "late", "local", "theirs"]

@@ -13,10 +13,10 @@ from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from registry.models import Release
 from serving.core.admission import Proof
-from serving.models import Deployment, Route, Scale
+from serving.models import Replica, ReplicaTarget, Route
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.pages.test_model_tabs import HOSTILE, signed_in
-from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_user
 from tests.support.worlds.rollout_setup import production, serves
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +27,7 @@ URL = "/api/v1/models/sentiment/releases/r1/replicas"
 def release() -> Release:
     found = make_release(make_model("sentiment"))
     serves(found)
-    make_server(make_deployment(found, production(), state="ready"))
+    make_server(make_replica(found, production(), state="ready"))
     return found
 
 
@@ -50,7 +50,7 @@ def test_what_there_is_and_what_is_wanted(dev: Client, release: Release) -> None
         "environment": "production", "wanted": 1, "declared_min": None, "declared_max": None, "version": 0,
         "reason": "", "changed_by": "", "answering": 1, "admission": {"in_flight": 8, "basis": "default", "report": ""},
     }  # fmt: skip
-    assert (one["node"], one["slot"], one["answers"], one["is_silent"]) == ("local", 0, True, False)
+    assert (one["node"], one["ordinal"], one["answers"], one["is_silent"]) == ("local", 0, True, False)
     answer = said(dev, 3, '"0"', reason="more users")
     assert answer.status_code == 200 and answer.headers["ETag"] == '"1"'
     assert (answer.json()["wanted"], answer.json()["changed_by"], answer.json()["reason"]) == (3, "dev", "more users")
@@ -58,7 +58,7 @@ def test_what_there_is_and_what_is_wanted(dev: Client, release: Release) -> None
 
 @pytest.mark.parametrize("replicas", [0, -1, 101, "many", None, 2.5])
 def test_what_is_no_number_of_replicas_is_refused(dev: Client, release: Release, replicas: Any) -> None:
-    assert said(dev, replicas).status_code == 422 and not Scale.objects.exists()
+    assert said(dev, replicas).status_code == 422 and not ReplicaTarget.objects.exists()
 
 
 def test_what_cannot_be_scaled_is_told_with_the_next_step(dev: Client, release: Release) -> None:
@@ -84,13 +84,13 @@ def test_how_many_may_be_in_flight_on_each_is_told_with_what_it_rests_on(dev: Cl
     (told,) = dev.get(URL).json()["results"]
     assert told["admission"] == {"in_flight": 11, "basis": "proven", "report": proof.report}
     client = signed_in(make_user("vi", team=release.model.team.slug, role=Role.VIEWER))
-    page = client.get(reverse("release_deployments", args=["sentiment", 1])).content.decode()
+    page = client.get(reverse("release_replicas", args=["sentiment", 1])).content.decode()
     assert "<strong>11</strong>" in page and "at the proven 40.0/s" in page
 
 
 def test_the_page_says_how_many_and_takes_another_number(release: Release) -> None:
     member = signed_in(make_user("ana", team=release.model.team.slug))
-    page = reverse("release_deployments", args=["sentiment", 1])
+    page = reverse("release_replicas", args=["sentiment", 1])
     form = reverse("release_scale", args=["sentiment", 1])
     assert "<strong>1 of 1</strong> answer" in member.get(page).content.decode()
     body = {"environment": "production", "replicas": "3", "reason": HOSTILE, "version": "0"}
@@ -100,43 +100,43 @@ def test_the_page_says_how_many_and_takes_another_number(release: Release) -> No
     for wrong in ({"replicas": "many"}, {"replicas": "0"}, {"version": "0"}, {"environment": "nowhere"}):
         answer = member.post(form, {**body, "version": "1", **wrong})
         assert answer.status_code >= 400 and "Replicas in production" in answer.content.decode()
-    assert Scale.objects.get().replicas == 3
+    assert ReplicaTarget.objects.get().replicas == 3
 
 
 def test_a_replica_is_replaced_over_the_api_and_asked_again_nothing_happens(dev: Client, release: Release) -> None:
-    old = Deployment.objects.get()
+    old = Replica.objects.get()
     for _ in range(2):
-        answer = dev.post(f"{URL}/replace", {"deployment": old.pk, "reason": "its disk"}, "application/json")
+        answer = dev.post(f"{URL}/replace", {"replica": old.pk, "reason": "its disk"}, "application/json")
         told = answer.json()["replicas"]
-        assert answer.status_code == 200 and [(one["slot"], one["is_leaving"]) for one in told] == [
+        assert answer.status_code == 200 and [(one["ordinal"], one["is_leaving"]) for one in told] == [
             (0, True),
             (0, False),
         ]
-    answer = dev.post(f"{URL}/replace", {"deployment": old.pk + 99}, "application/json")
+    answer = dev.post(f"{URL}/replace", {"replica": old.pk + 99}, "application/json")
     assert (answer.status_code, answer.json()["code"]) == (404, "no_such_deployment")
-    answer = dev.post(f"{URL}/replace", {"deployment": old.pk, "set_aside": True}, "application/json")
+    answer = dev.post(f"{URL}/replace", {"replica": old.pk, "set_aside": True}, "application/json")
     assert (answer.status_code, answer.json()["code"]) == (409, "last_replica")
 
 
 def test_the_page_replaces_one(release: Release) -> None:
     member = signed_in(make_user("ana", team=release.model.team.slug))
-    page, form = (reverse(name, args=["sentiment", 1]) for name in ("release_deployments", "release_replace"))
-    old = Deployment.objects.get()
+    page, form = (reverse(name, args=["sentiment", 1]) for name in ("release_replicas", "release_replace"))
+    old = Replica.objects.get()
     assert form in member.get(page).content.decode()
     for wrong in ("", "x", str(old.pk + 99), "9" * 30):
-        answer = member.post(form, {"deployment": wrong})
+        answer = member.post(form, {"replica": wrong})
         assert answer.status_code == 404 and "Replicas in production" in answer.content.decode()
-    answer = member.post(form, {"deployment": str(old.pk), "set_aside": "on"})
+    answer = member.post(form, {"replica": str(old.pk), "set_aside": "on"})
     assert answer.status_code == 409 and "keeps its traffic" in answer.content.decode()
-    assert member.post(form, {"deployment": str(old.pk), "reason": HOSTILE}).headers["Location"] == page
-    assert Deployment.objects.count() == 2 and HOSTILE not in member.get(page).content.decode()
+    assert member.post(form, {"replica": str(old.pk), "reason": HOSTILE}).headers["Location"] == page
+    assert Replica.objects.count() == 2 and HOSTILE not in member.get(page).content.decode()
 
 
 def test_a_viewer_sees_the_replicas_and_no_form(release: Release) -> None:
     viewer = signed_in(make_user("vi", team=release.model.team.slug, role=Role.VIEWER))
     assert "Replicas in production" in (
-        shown := viewer.get(reverse("release_deployments", args=["sentiment", 1])).content.decode()
+        shown := viewer.get(reverse("release_replicas", args=["sentiment", 1])).content.decode()
     )
     assert reverse("release_scale", args=["sentiment", 1]) not in shown
     form = reverse("release_replace", args=["sentiment", 1])
-    assert form not in shown and viewer.post(form, {"deployment": str(Deployment.objects.get().pk)}).status_code == 403
+    assert form not in shown and viewer.post(form, {"replica": str(Replica.objects.get().pk)}).status_code == 403

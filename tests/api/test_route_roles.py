@@ -151,7 +151,7 @@ ASKS: dict[str, Ask] = {
     ),
     f"POST {RELEASE}/replicas/replace": Ask(
         V.SCALE_RELEASE,
-        lambda w: {"deployment": 1},
+        lambda w: {"replica": 1},
         also=frozenset({404}),  # nor there
     ),
     "GET /models/{slug}/sleep": Ask(V.READ),

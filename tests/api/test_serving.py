@@ -12,7 +12,7 @@ from accounts.core.access import Role
 from accounts.models import Membership, Team, User
 from registry.adapters.capability_evidence import capabilities
 from registry.models import Release, ServedModel
-from serving.models import Deployment, Environment, Gateway, Node, Route, Server
+from serving.models import Environment, Gateway, Node, Replica, Route, Server
 
 pytestmark = pytest.mark.django_db
 
@@ -53,12 +53,12 @@ def deployed() -> Server:
         grpc_address="127.0.0.1:3",
     )
     Route.objects.create(environment=production, model=model, stable=release, changed_at=timezone.now())
-    deployment = Deployment.objects.create(release=release, environment=production, node=node, state="ready")
+    replica = Replica.objects.create(release=release, environment=production, node=node, state="ready")
     Server.objects.create(
-        deployment=deployment, http_port=1, grpc_port=2, metrics_port=3, pid=4, folder="/gone", ended_at=timezone.now()
+        replica=replica, http_port=1, grpc_port=2, metrics_port=3, pid=4, folder="/gone", ended_at=timezone.now()
     )
     return Server.objects.create(
-        deployment=deployment, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/here", is_serving=True
+        replica=replica, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/here", is_serving=True
     )
 
 

@@ -17,10 +17,10 @@ from serving.models import Sleep
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.pages.test_model_tabs import HOSTILE, signed_in
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
     make_user,
 )
@@ -35,9 +35,7 @@ WHERE = {"environment": "production"}
 def release() -> Release:
     found = make_release(make_model("sentiment"))
     serves(found)
-    make_server(
-        make_deployment(found, production(), state="ready", claim={"memory_mib": 512}), memory_bytes=300 * 2**20
-    )
+    make_server(make_replica(found, production(), state="ready", claim={"memory_mib": 512}), memory_bytes=300 * 2**20)
     return found
 
 

@@ -245,5 +245,5 @@ def streaming(blobs: MemoryBlobs, model: str = "streaming", **changes: Any) -> d
     return manifest(blobs, model, {"artifact/model.py": STREAMING.encode()}, own, backend="python")
 
 
-def launch_spec(made: dict[str, Any], folder: Path, *, deployment_id: int = 1) -> LaunchSpec:
-    return LaunchSpec(deployment_id, made["model"], "r1", digest_of(made), made, folder)
+def launch_spec(made: dict[str, Any], folder: Path, *, replica_id: int = 1) -> LaunchSpec:
+    return LaunchSpec(replica_id, made["model"], "r1", digest_of(made), made, folder)

@@ -16,11 +16,11 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
 from registry.models import Release
-from serving.actions.deployments import mark_serving
+from serving.actions.lifecycle import mark_serving
 from serving.actions.routes import set_route
 from serving.core.endpoints import EndpointState
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Endpoint, Environment, ListedServer, Node, Server
+from serving.core.lifecycle import ReplicaState
+from serving.models import Endpoint, Environment, ListedServer, Node, Replica, Server
 from serving.queries.endpoints import answers, names_of, running, standing_at, with_answering
 from serving.targets import PLATFORMS
 from serving.targets.port import REASONS, Platform
@@ -57,10 +57,10 @@ class Rig:
 
 def _agent_brings_up(replica: str, host: str, port: int) -> None:
     """As `serving.agent.reconciler` writes it down."""
-    deployment = Deployment.objects.get(pk=replica)
-    Server.objects.filter(deployment=deployment, ended_at=None).update(ended_at=timezone.now(), is_serving=False)
-    Deployment.objects.filter(pk=replica).update(state=DeploymentState.READY)
-    server = make_server(deployment, host=host, http_port=port, grpc_port=port + 1, is_serving=False)
+    replica = Replica.objects.get(pk=replica)
+    Server.objects.filter(replica=replica, ended_at=None).update(ended_at=timezone.now(), is_serving=False)
+    Replica.objects.filter(pk=replica).update(state=ReplicaState.READY)
+    server = make_server(replica, host=host, http_port=port, grpc_port=port + 1, is_serving=False)
     mark_serving(actor=Actor.system("agent:local"), server=server, is_serving=True, reason="it answered")
 
 
@@ -128,7 +128,7 @@ def test_an_address_that_is_reused_serves_one_release(rig: Rig) -> None:
     new = rig.release(beside=old)
     rig.serve(old, 9000)
     replica = rig.start(new)
-    Deployment.objects.update(node="local")
+    Replica.objects.update(node="local")
     rig.comes_up(replica, "127.0.0.1", 9000)
     assert answers(new.pk, rig.environment.pk) and not answers(old.pk, rig.environment.pk)
 

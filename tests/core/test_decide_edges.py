@@ -42,7 +42,7 @@ def test_before_any_traffic_other_contents_or_too_long_a_wait_cancel() -> None:
     other = decide(preparing(digest_mismatch="The server runs other contents."))
     assert (other.action, other.code) == (Action.CANCEL, Code.DIGEST_MISMATCH)
     limit = POLICY.prepare_deadline_s
-    late = decide(preparing(waited_s=limit, deployment_problem="No node is free."))
+    late = decide(preparing(waited_s=limit, replica_problem="No node is free."))
     assert (late.action, late.code) == (Action.CANCEL, Code.SERVERS_GONE) and "No node is free." in late.reason
     assert decide(preparing(waited_s=limit - 0.1)).code is Code.PREPARING
 
@@ -50,7 +50,7 @@ def test_before_any_traffic_other_contents_or_too_long_a_wait_cancel() -> None:
 def test_a_way_back_without_a_server_drops_no_candidate_that_is_ready() -> None:
     """The candidate may be the one release that could serve: past the deadline people are warned, and it stays."""
     limit = POLICY.prepare_deadline_s
-    without = {"candidate_servers": 1, "stable_servers": 0, "deployment_problem": "No node has room."}
+    without = {"candidate_servers": 1, "stable_servers": 0, "replica_problem": "No node has room."}
     early, late = (decide(preparing(waited_s=waited_s, **without)) for waited_s in (limit - 0.1, limit))
     assert {(one.action, one.code) for one in (early, late)} == {(Action.HOLD, Code.STABLE_GONE)}
     assert "has no serving server; waiting for it. No node has room. A release manager may" in early.reason

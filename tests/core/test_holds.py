@@ -127,7 +127,7 @@ def test_a_candidate_that_never_loaded_keeps_the_cause_in_every_sentence_and_in_
     failed = "Its last try failed: load_failed: license expired"
     waiting = snapshot(state=S.PREPARING, candidate_servers=0, load_failure=failed, waited_s=30.0)
     at_once, again = (
-        decide(replace(waiting, observed=replace(waiting.observed, deployment_problem=failed))),
+        decide(replace(waiting, observed=replace(waiting.observed, replica_problem=failed))),
         decide(waiting),
     )
     assert at_once.reason == again.reason == f"Waiting for r2 to be loaded and warm. {failed}"

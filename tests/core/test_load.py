@@ -271,7 +271,7 @@ def test_a_cold_start_is_judged_by_its_parts_and_its_first_inference(
         ("", "loading", Verdict.FAILED),
     ],
 )
-def test_whose_fault_a_failed_deployment_is(reason: str, last_state: str, verdict: Verdict) -> None:
+def test_whose_fault_a_failed_replica_is(reason: str, last_state: str, verdict: Verdict) -> None:
     assert verdict_of_failure(reason, last_state) is verdict
 
 

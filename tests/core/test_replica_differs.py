@@ -17,12 +17,12 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.evidence import Window
 from rollouts.core.guard_tracker import GuardTracker
+from rollouts.core.headroom import Headroom
 from rollouts.core.judged import Judged, judge_guard
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, ReplicaTally, odd_one_out
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.room import Room
 from rollouts.core.rules.mostly_failing import MostlyFailing
 from rollouts.core.rules.replica_differs import SETTLES_S, CandidateTallies, EjectReplica, ReplicaDiffers, suspected
 from rollouts.core.snapshot import Desired, Identity, Observed
@@ -159,7 +159,9 @@ OF_EARLIER = {"a:1": ReplicaTally(315, 30_000), "b:1": ReplicaTally(15, 30_000),
         {"all_failing": 10, "all_failing_s": 1.0},
         {"harm": {"errors": (1000.0, 1.0)}},  # the budget is spent
         {"judged": (WORSE[0], judged(1, bad_candidate=90, log_e_worse=30.0))},  # it is slow, too
-        {"room": Room(2, candidate=2, stable=2, proven_candidate=4.0)},  # one server is not proven for what two got
+        {
+            "headroom": Headroom(2, candidate=2, stable=2, proven_candidate=4.0)
+        },  # one server is not proven for what two got
     ],
 )
 def test_else_it_is_taken_back_at_once(over: dict[str, Any]) -> None:

@@ -9,28 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.replicas import MOST_REPLICAS, Replica, ReplicaStep, What, desired_replicas, share_of, steps_to
+from serving.core.replicas import MOST_REPLICAS, ReplicaStatus, ReplicaStep, What, desired_replicas, share_of, steps_to
 
 
-def replica(slot: int, **over: Any) -> Replica:
-    return Replica(**{"key": slot + 1, "slot": slot, "node": "a", "answers": True, **over})
+def replica(ordinal: int, **over: Any) -> ReplicaStatus:
+    return ReplicaStatus(**{"key": ordinal + 1, "ordinal": ordinal, "node": "a", "answers": True, **over})
 
 
-def test_missing_ones_take_the_lowest_free_slots() -> None:
+def test_missing_ones_take_the_lowest_free_ordinals() -> None:
     assert steps_to(3, [replica(1)]) == [ReplicaStep(What.PLACE, 0), ReplicaStep(What.PLACE, 2)]
     assert steps_to(1, []) == [ReplicaStep(What.PLACE, 0)]
     assert steps_to(2, [replica(0), replica(1)]) == []
 
 
-def test_one_that_is_leaving_has_given_up_its_slot() -> None:
+def test_one_that_is_leaving_has_given_up_its_ordinal() -> None:
     assert steps_to(1, [replica(0, is_leaving=True)]) == [ReplicaStep(What.PLACE, 0)]
 
 
-def test_one_that_is_set_aside_gives_its_slot_away_whether_it_failed_or_not() -> None:
+def test_one_that_is_set_aside_gives_its_ordinal_away_whether_it_failed_or_not() -> None:
     aside = replica(0, is_set_aside=True, answers=False)
     for one in (aside, replace(aside, has_failed=True)):
         [step] = steps_to(2, [one, replica(1)])
-        assert (step.what, step.slot, step.key) == (What.RENEW, 0, 1)
+        assert (step.what, step.ordinal, step.key) == (What.RENEW, 0, 1)
     [gone] = steps_to(1, [aside, replica(1)])
     assert (gone.what, gone.key) == (What.REMOVE, 1)
 
@@ -55,28 +55,32 @@ def test_none_goes_whose_answer_is_needed() -> None:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> list[Replica]:
-    slots = draw(st.lists(st.integers(0, 8), unique=True, max_size=8))
+def fleets(draw: st.DrawFn) -> list[ReplicaStatus]:
+    ordinals = draw(st.lists(st.integers(0, 8), unique=True, max_size=8))
     flags = st.booleans()
-    staying = [replica(slot, answers=draw(flags), has_failed=draw(flags)) for slot in slots]
+    staying = [replica(ordinal, answers=draw(flags), has_failed=draw(flags)) for ordinal in ordinals]
     leaving = [replica(20 + at, is_leaving=True, answers=draw(flags)) for at in range(draw(st.integers(0, 3)))]
     return staying + leaving
 
 
-def after(replicas: list[Replica], steps: list[ReplicaStep]) -> list[Replica]:
+def after(replicas: list[ReplicaStatus], steps: list[ReplicaStep]) -> list[ReplicaStatus]:
     """What is there once the steps were taken, and what was placed answers."""
     gone = {one.key for one in steps if one.what is What.REMOVE}
     kept = [one for one in replicas if one.key not in gone]
-    return kept + [Replica(100 + one.slot, one.slot, "new", True) for one in steps if one.what is What.PLACE]
+    return kept + [
+        ReplicaStatus(100 + one.ordinal, one.ordinal, "new", True) for one in steps if one.what is What.PLACE
+    ]
 
 
 @given(fleets(), st.integers(1, 6))
-def test_it_ends_with_as_many_as_are_wanted_each_in_a_slot_of_its_own(replicas: list[Replica], wanted: int) -> None:
+def test_it_ends_with_as_many_as_are_wanted_each_in_a_ordinal_of_its_own(
+    replicas: list[ReplicaStatus], wanted: int
+) -> None:
     steps = steps_to(wanted, replicas)
     answered = sum(one.answers and not one.is_leaving for one in replicas)
     found = after(replicas, steps)
     staying = [one for one in found if not one.is_leaving]
-    assert len({one.slot for one in staying}) == len(staying)
+    assert len({one.ordinal for one in staying}) == len(staying)
     # nothing that is needed was taken away
     assert sum(one.answers for one in staying) >= min(answered, wanted)
     for _ in range(3):  # all answer

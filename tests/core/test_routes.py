@@ -12,7 +12,7 @@ from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
 from serving.core.addresses import Address
 from serving.core.asleep import Asleep
-from serving.core.lifecycle import DeploymentState
+from serving.core.lifecycle import ReplicaState
 from serving.core.outcomes import is_failure
 from serving.core.request_limits import Limits
 from serving.core.routes import (
@@ -323,13 +323,13 @@ def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_the
 @pytest.mark.parametrize(
     ("state", "words", "retry_after"),
     [
-        (DeploymentState.WARMING, "r1 is being prepared. Try again in 10 s", "10"),
-        (DeploymentState.READY, "r1 is loaded. Try again in 10 s", "10"),
-        (DeploymentState.FAILED, "r1 did not load", None),
+        (ReplicaState.WARMING, "r1 is being prepared. Try again in 10 s", "10"),
+        (ReplicaState.READY, "r1 is loaded. Try again in 10 s", "10"),
+        (ReplicaState.FAILED, "r1 did not load", None),
     ],
 )
 def test_callers_of_a_model_without_a_route_read_how_far_its_release_is(
-    state: DeploymentState, words: str, retry_after: str | None
+    state: ReplicaState, words: str, retry_after: str | None
 ) -> None:
     for one in vhost(ModelRoute.preparing("sentiment", 5, A, state))["routes"]:
         answer = one.get("direct_response", {})

@@ -13,10 +13,10 @@ from rollouts.core.dispersion import Dispersion
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evidence import Side, Tolerance, Window, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker, Recent
+from rollouts.core.headroom import Headroom
 from rollouts.core.judged import judge_guard
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.request_mix import Mix
-from rollouts.core.room import Room
 from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.snapshot import NOBODY, Desired, Identity, Observed, Snapshot, StageEvidence
 from rollouts.core.stage_evidence import take_snapshot
@@ -126,7 +126,7 @@ def test_what_nobody_told_is_no_trouble() -> None:
         "mix": Mix(),
         "classes": Mix(),
     }
-    assert told(Observed(0.0)) == {"is_acknowledged": True, "is_confirmed": True, "room": Room()}
+    assert told(Observed(0.0)) == {"is_acknowledged": True, "is_confirmed": True, "headroom": Headroom()}
     assert told(Desired(S.SHIFTING)) == {
         "state": S.SHIFTING, "paused_in": S.SHIFTING, "step_index": -1, "look": 1, "crossed_in": S.SHIFTING,
     }  # fmt: skip

@@ -14,11 +14,11 @@ from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.guard_tracker import GuardTracker
+from rollouts.core.headroom import Headroom
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.odd_replica import CHANCE, ReplicaTally
 from rollouts.core.policy import OnUndecided, Policy
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.room import Room
 from rollouts.core.rules.replica_differs import SETTLES_S
 from rollouts.core.rules.stable_replica import StableReplica, StableTallies, doubted
 from rollouts.core.snapshot import Desired, Identity
@@ -33,11 +33,13 @@ ALIKE = {"a:1": ReplicaTally(10, 500), "b:1": ReplicaTally(11, 500), "c:1": Repl
 PROVEN = {"judged": (judged(0, bad_candidate=10, bad_stable=31), judged(1))}
 #: Over the objective, as stable is.
 BOTH = {"judged": (judged(0, bad_candidate=25, bad_stable=75, log_e_over=30.0), judged(1))}
-ROOM = Room(3, candidate=3, stable=3, proven_stable=100.0)
+HEADROOM = Headroom(3, candidate=3, stable=3, proven_stable=100.0)
 
 
 def found(**over: Any) -> Decision:
-    return decide(snapshot(**{"stable_replicas": ONE_IS_BAD, "stable_servers": 3, "room": ROOM, **PROVEN, **over}))
+    return decide(
+        snapshot(**{"stable_replicas": ONE_IS_BAD, "stable_servers": 3, "headroom": HEADROOM, **PROVEN, **over})
+    )
 
 
 def test_nothing_opens_beside_a_stable_of_which_one_replica_is_bad() -> None:
@@ -63,17 +65,19 @@ def test_nor_is_it_excused_for_what_one_replica_of_stable_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    "room",
+    "headroom",
     [
-        replace(ROOM, proven_stable=None),  # nothing was proven
-        replace(ROOM, proven_stable=9.0),  # two servers are not proven for 20 requests/s, which a rollback would bring
+        replace(HEADROOM, proven_stable=None),  # nothing was proven
         replace(
-            ROOM, stable=2, proven_stable=15.0
+            HEADROOM, proven_stable=9.0
+        ),  # two servers are not proven for 20 requests/s, which a rollback would bring
+        replace(
+            HEADROOM, stable=2, proven_stable=15.0
         ),  # one of the three drains: it told what it counted, and is no way back
     ],
 )
-def test_where_the_others_may_not_hold_all_traffic_it_answers_until_another_does(room: Room) -> None:
-    held = found(room=room)
+def test_where_the_others_may_not_hold_all_traffic_it_answers_until_another_does(headroom: Headroom) -> None:
+    held = found(headroom=headroom)
     assert held.code is Code.REPLICA_DIFFERS and not held.facts["is_aside"]
     assert held.reason.endswith("looks better than it is. Another is to take its place.")
 

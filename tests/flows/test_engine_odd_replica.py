@@ -13,13 +13,13 @@ from rollouts.core.rules import replica_differs, stable_replica
 from rollouts.core.tick_history import rows_in
 from rollouts.engine import loop, odd_replicas
 from rollouts.models import DecisionRecord
-from rollouts.queries import room
+from rollouts.queries import headroom
 from rollouts.queries.replay import history_of
 from serving.actions.replicas import continue_placing
-from serving.models import Deployment, Scale, Server
+from serving.models import Replica, ReplicaTarget, Server
 from serving.ports import GatewayError, HostCounts
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.support.worlds.factories import make_deployment, make_node, make_server
+from tests.support.worlds.factories import make_node, make_replica, make_server
 from tests.support.worlds.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,11 +58,11 @@ def rolled_back(hosts: Hosts | None, story: Story) -> DecisionRecord:
 
 
 def in_two(story: Story) -> list[Server]:
-    Scale.objects.create(release=story.candidate, environment=story.environment, replicas=2)
-    second = make_deployment(story.candidate, story.environment, state="ready", slot=1)
+    ReplicaTarget.objects.create(release=story.candidate, environment=story.environment, replicas=2)
+    second = make_replica(story.candidate, story.environment, state="ready", ordinal=1)
     make_server(second, http_port=9900, grpc_port=9901)
-    first = Deployment.objects.get(release=story.candidate, slot=0)
-    return [Server.objects.get(deployment=first), Server.objects.get(deployment=second)]
+    first = Replica.objects.get(release=story.candidate, ordinal=0)
+    return [Server.objects.get(replica=first), Server.objects.get(replica=second)]
 
 
 class OneFails(Hosts):
@@ -101,7 +101,7 @@ def held_for_one(story: Story) -> tuple[OneFails, Server]:
 def test_the_rollout_holds_and_the_replica_gets_no_more_traffic() -> None:
     story = Story()
     hosts, second = held_for_one(story)
-    name = f"{second.deployment.node_id}:{second.http_port}"
+    name = f"{second.replica.node_id}:{second.http_port}"
     decided = DecisionRecord.objects.get(rollout=story.rollout, code="replica_differs")
     bad, attempts = hosts.own
     assert (
@@ -111,7 +111,7 @@ def test_the_rollout_holds_and_the_replica_gets_no_more_traffic() -> None:
     told_of = {"replica": name, "own": [bad, attempts], "others": [0, 100_000], "replicas": 2, "unreached": 1}
     assert decided.facts["odd_replica"] == told_of
     assert decided.action == "hold" and hosts.asked == 1 and story.rollout.weight_bp > 0
-    aside = Deployment.objects.get(pk=second.deployment_id)
+    aside = Replica.objects.get(pk=second.replica_id)
     assert aside.is_set_aside and not Server.objects.get(pk=second.pk).is_serving
     assert Event.objects.filter(verb="rollout.held", subject_id=str(story.rollout.pk)).count() == 1
     again = replay(list(rows_in(history_of(story.rollout))), story.rollout.effective_policy)
@@ -124,13 +124,13 @@ def test_it_goes_on_with_another_in_its_place() -> None:
     story.gateway.set_arm(str(story.candidate.digest), error_frac=0.0)
     make_node("b")
     continue_placing(actor=Actor.system("agent:local"))
-    placed = Deployment.objects.get(node="b")
-    assert placed.slot == second.deployment.slot
+    placed = Replica.objects.get(node="b")
+    assert placed.ordinal == second.replica.ordinal
     weight_bp = story.rollout.weight_bp
     for _ in range(10):
         story.turn()
     assert story.rollout.weight_bp == weight_bp and "waiting for a replica in the place of" in story.rollout.reason
-    Deployment.objects.filter(pk=placed.pk).update(state="ready")
+    Replica.objects.filter(pk=placed.pk).update(state="ready")
     make_server(placed, http_port=9910, grpc_port=9911)
     assert story.until("promoted").weight_bp == 10_000
 
@@ -151,10 +151,10 @@ def taken_back_by_another_engine(story: Story) -> DecisionRecord:
 def test_what_the_replicas_left_are_proven_for_is_known_to_an_engine_that_took_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "proven_per_s", lambda _: 0.001)  # no two servers are proven for what users ask
+    monkeypatch.setattr(headroom, "proven_per_s", lambda _: 0.001)  # no two servers are proven for what users ask
     decided = taken_back_by_another_engine(Story())
     assert decided.code == "worse_than_stable" and decided.facts["odd_replica"]["others"] == [0, 100_000]
-    assert not Deployment.objects.filter(is_set_aside=True).exists()
+    assert not Replica.objects.filter(is_set_aside=True).exists()
 
 
 def test_where_what_they_are_proven_for_cannot_be_read_it_is_taken_back_all_the_same(
@@ -207,7 +207,7 @@ def test_where_the_others_are_not_wholly_well_it_is_taken_back_with_the_name() -
     hosts = told(story, of_first=HostCounts(100_000, 1500))
     decided = rolled_back(hosts, story)
     assert decided.code == "worse_than_stable" and decided.facts["odd_replica"]["own"] == hosts.own
-    assert not Deployment.objects.filter(is_set_aside=True).exists()
+    assert not Replica.objects.filter(is_set_aside=True).exists()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rollouts import actions
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.replay import replayed
 from rollouts.queries.undo_window import is_open
-from serving.models import Deployment
+from serving.models import Replica
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.worlds.factories import make_actor, make_release, make_user
 from tests.support.worlds.rollout_story import AT_ONCE, POLICY, Story
@@ -111,11 +111,11 @@ def test_the_way_back_stays_open_for_its_window_and_takes_the_traffic_in_one_wri
     assert event.facts["undo_until"] == promoted.undo_until.isoformat()
     seen = seen_sizes(story.model)
     assert seen is not None and seen.requests >= 1000 and seen.until_at == promoted.ended_at
-    assert Deployment.objects.get(release=story.stable).is_wanted
+    assert Replica.objects.get(release=story.stable).is_wanted
     done = actions.roll_back_model(actor=manager(), model=story.model, environment=story.environment, reason="Back.")
     assert done.pk == promoted.pk and story.route().stable_id == story.stable.pk
     turns(story, 3)
-    assert Deployment.objects.get(release=story.stable).is_wanted
+    assert Replica.objects.get(release=story.stable).is_wanted
     assert story.route().stable_id == story.stable.pk  # the engine leaves it so
 
 
@@ -125,7 +125,7 @@ def test_after_the_window_the_release_before_is_let_go() -> None:
     Rollout.objects.filter(pk=promoted.pk).update(undo_until=timezone.now() - timedelta(seconds=1))
     story.engine.step()
     promoted.refresh_from_db()
-    assert promoted.undo_until is None and not Deployment.objects.get(release=story.stable).is_wanted
+    assert promoted.undo_until is None and not Replica.objects.get(release=story.stable).is_wanted
 
 
 def test_the_release_before_that_is_rolled_out_anew_is_not_let_go_under_it() -> None:
@@ -135,7 +135,7 @@ def test_the_release_before_that_is_rolled_out_anew_is_not_let_go_under_it() -> 
     story.rollout = actions.start_rollout(actor=story.admin, candidate=story.stable, environment=story.environment)
     story.until("promoted")
     assert story.route().stable_id == story.stable.pk
-    assert Deployment.objects.get(release=story.stable).is_wanted
+    assert Replica.objects.get(release=story.stable).is_wanted
 
 
 def test_a_superseded_rollout_is_left_alone_and_the_new_one_goes_its_way() -> None:

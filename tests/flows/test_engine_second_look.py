@@ -14,7 +14,7 @@ from rollouts.core.rules import second_look
 from rollouts.engine import rollback
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
-from serving.models import Deployment, Server
+from serving.models import Replica, Server
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.rigs.gateway_rig import wait_until
 from tests.support.worlds.factories import make_admin
@@ -65,7 +65,7 @@ def test_a_crossing_takes_the_traffic_away_in_its_very_tick_and_keeps_the_candid
     story = Story(second_look=LONG)
     done = crossed(story, state)
     assert story.route().candidate_bp == 0 and done.weight_bp == 0 and story.route().candidate_id == story.candidate.pk
-    assert Deployment.objects.get(release=story.candidate).is_wanted
+    assert Replica.objects.get(release=story.candidate).is_wanted
     assert DecisionRecord.objects.get(rollout=done, action="withdraw").code in CROSSINGS
     event = Event.objects.get(verb="rollout.second_look", subject_id=str(done.pk))
     assert "Look 1 of 2." in event.reason
@@ -137,14 +137,14 @@ def test_what_stays_broken_is_convicted_and_users_see_nothing() -> None:
     assert convicted["decided_at"] == done.decided_at.isoformat() > view["clock"]["decided_at"]
     assert convicted["zero_at"] > convicted["decided_at"] and convicted["decision_to_zero_s"] < 60
     assert [one for one in story.codes() if one in CROSSINGS]
-    assert not Deployment.objects.get(release=story.candidate).is_wanted
+    assert not Replica.objects.get(release=story.candidate).is_wanted
 
 
 @pytest.mark.takes("rollout: second_look → rolling_back")
 def test_a_candidate_that_loses_its_server_meanwhile_is_convicted() -> None:
     story = Story(second_look=LONG)
     crossed(story)
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
     story.until("rolling_back", turns=4)
     assert story.codes()[-1] == "servers_gone"
     assert story.until("rolled_back", turns=8).zero_at is not None

@@ -21,7 +21,7 @@ from rollouts.queries import ended_to_settle
 from rollouts.queries.release_usage import is_in_use, release_usages
 from rollouts.queries.rollout_view import view_of
 from rollouts.queries.target import target_of
-from serving.models import Deployment, Node, Server
+from serving.models import Node, Replica, Server
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.worlds.factories import make_actor, make_release
 from tests.support.worlds.rollout_story import AT_ONCE, Story, began_earlier
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def lose_stable(story: Story, is_serving: bool = False) -> None:
-    Server.objects.filter(deployment__release=story.stable).update(is_serving=is_serving)
+    Server.objects.filter(replica__release=story.stable).update(is_serving=is_serving)
 
 
 def by_hand(story: Story, verb: str = "promote_now") -> Rollout:
@@ -84,7 +84,7 @@ def test_a_release_manager_gives_a_ready_candidate_all_traffic_from_every_live_s
     promoted = story.until("promoted")
     by = ", promoted by hand: no evidence was waited for" if state == "shadowing" else ""
     assert promoted.reason == f"All traffic went to r2{by}."
-    assert not Deployment.objects.get(release=story.stable).is_wanted  # it was let go when r2 was promoted
+    assert not Replica.objects.get(release=story.stable).is_wanted  # it was let go when r2 was promoted
 
 
 def test_the_policy_does_it_by_itself_once_stable_has_been_gone_for_its_time() -> None:
@@ -141,7 +141,7 @@ def test_a_person_ends_it_and_the_candidate_keeps_its_traffic_while_there_is_not
 
 
 def is_kept(story: Story) -> bool:
-    return Deployment.objects.get(release=story.stable).is_wanted
+    return Replica.objects.get(release=story.stable).is_wanted
 
 
 def aborted_take_over(story: Story) -> None:
@@ -166,7 +166,7 @@ def test_after_an_abort_all_traffic_goes_to_the_displaced_release_as_soon_as_it_
     said = f"system:engine went back to r1, which answers again: Rollout {ended.pk} was aborted."
     assert (ended.state, ended.outcome, ended.reason) == ("rolled_back", "rolled_back", said)
     drain_reverted(ended)
-    assert is_kept(story) and not Deployment.objects.get(release=story.candidate).is_wanted
+    assert is_kept(story) and not Replica.objects.get(release=story.candidate).is_wanted
 
 
 def test_a_person_goes_back_after_an_abort_once_the_displaced_release_answers() -> None:
@@ -225,12 +225,12 @@ def test_what_answers_again_stays_warm_after_the_promotion() -> None:
 def test_what_is_not_ready_not_sealed_or_not_proven_takes_nothing() -> None:
     story = Story()
     lose_stable(story)
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
     story.turn()
     with pytest.raises(StateChanged) as caught:
         by_hand(story)
     assert caught.value.code == "candidate_not_ready" and "Repeat when" in caught.value.message
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=True, drift=["model.onnx"])
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=True, drift=["model.onnx"])
     with pytest.raises(StateChanged) as caught:
         by_hand(story)
     assert caught.value.code == "digest_mismatch"
@@ -356,8 +356,8 @@ def test_a_rollback_that_would_only_drop_the_fix_names_what_is_possible() -> Non
 
 def test_a_candidate_that_never_loads_keeps_the_cause_while_it_is_tried_again_and_in_the_last_sentence() -> None:
     story = Story(prepare_deadline_s=60)
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
-    of_candidate = Deployment.objects.filter(release=story.candidate)
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
+    of_candidate = Replica.objects.filter(release=story.candidate)
     of_candidate.update(state="failed", reason="load_failed: license expired")
     cause = "Its last try failed: load_failed: license expired"
     reasons = set()
@@ -373,9 +373,9 @@ def test_an_undo_window_stays_open_while_its_release_has_no_server() -> None:
     story = Story(instant_window_s=600)
     story.until("promoted")
     Rollout.objects.update(undo_until=timezone.now() - timedelta(seconds=1))
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
     story.turn(0)
-    assert Deployment.objects.get(release=story.stable).is_wanted
+    assert Replica.objects.get(release=story.stable).is_wanted
     fix = story.serve(make_release(story.model))
     actions.start_rollout(actor=story.admin, candidate=fix, environment=story.environment)
     back = actions.roll_back_model(actor=story.admin, model=story.model, environment=story.environment, reason="Back.")
@@ -385,7 +385,7 @@ def test_an_undo_window_stays_open_while_its_release_has_no_server() -> None:
 def test_an_undo_window_ends_once_a_successor_of_its_lost_release_is_promoted() -> None:
     story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0), instant_window_s=600)
     first = story.until("promoted")
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
     fix = story.serve(make_release(story.model))
     story.rollout = actions.start_rollout(actor=story.admin, candidate=fix, environment=story.environment)
     story.turn()
@@ -403,5 +403,5 @@ def test_windows_that_a_lost_release_keeps_open_hold_up_no_other() -> None:
     over = timezone.now() - timedelta(seconds=1)
     Rollout.objects.update(undo_until=over)
     assert [one.pk for one in ended_to_settle(timezone.now())] == [story.rollout.pk]
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
     assert ended_to_settle(timezone.now()) == []

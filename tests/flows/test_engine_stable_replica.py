@@ -15,13 +15,13 @@ from rollouts.core.rules import replica_differs, stable_replica
 from rollouts.core.tick_history import rows_in
 from rollouts.engine import loop, stable_replicas
 from rollouts.models import DecisionRecord, Rollout
-from rollouts.queries import room
+from rollouts.queries import headroom
 from rollouts.queries.replay import history_of
 from serving.control_plane import store
-from serving.models import Deployment, Gateway, Node, Scale, Server
+from serving.models import Gateway, Node, Replica, ReplicaTarget, Server
 from serving.ports import GatewayError, HostCounts
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
-from tests.support.worlds.factories import make_deployment, make_node, make_server
+from tests.support.worlds.factories import make_node, make_replica, make_server
 from tests.support.worlds.rollout_story import Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,17 +42,17 @@ class Hosts:
     """HostCounters: either release has three servers, and all that it failed in the story so far failed on the last of them."""
 
     def __init__(self, story: Story) -> None:
-        Scale.objects.create(release=story.stable, environment=story.environment, replicas=3)
-        for slot in (1, 2):
+        ReplicaTarget.objects.create(release=story.stable, environment=story.environment, replicas=3)
+        for ordinal in (1, 2):
             for release, port in ((story.stable, 9900), (story.candidate, 9920)):
-                made = make_deployment(release, story.environment, state="ready", slot=slot)
-                make_server(made, http_port=port + slot, grpc_port=port + 10 + slot)
-        servers = Server.objects.filter(deployment__release=story.stable).order_by("deployment__slot")
+                made = make_replica(release, story.environment, state="ready", ordinal=ordinal)
+                make_server(made, http_port=port + ordinal, grpc_port=port + 10 + ordinal)
+        servers = Server.objects.filter(replica__release=story.stable).order_by("replica__ordinal")
         self.story, self.servers, self.asked, self.fails = story, list(servers), 0, None
 
     @property
     def name(self) -> str:
-        return f"{self.servers[2].deployment.node_id}:{self.servers[2].http_port}"
+        return f"{self.servers[2].replica.node_id}:{self.servers[2].http_port}"
 
     def read_hosts(self, *, digest: str, **asked: object) -> dict[tuple[str, int], HostCounts]:
         assert self.story.stable is not None
@@ -126,16 +126,16 @@ def test_where_nobody_tells_it_goes_on_as_ever() -> None:
 
 
 def test_the_rollout_holds_says_so_and_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "proven_per_s", lambda _: 1e9)
+    monkeypatch.setattr(headroom, "proven_per_s", lambda _: 1e9)
     story, hosts = beside_a_bad_one()
     make_node("b")
     weight_bp, decided = story.rollout.weight_bp, until_told(story)
-    odd = hosts.servers[2].deployment
+    odd = hosts.servers[2].replica
     assert decided.action == "hold" and decided.facts["stable_replica"]["replica"] == hosts.name
     assert decided.facts["stable_replica"]["others"][0] == 0  # what the first failed long ago is not of this stage
     assert f"errors of r1 are of one replica of 3: {hosts.name}, " in decided.reason
     odd.refresh_from_db()
-    assert odd.is_set_aside and Deployment.objects.get(node="b").slot == odd.slot
+    assert odd.is_set_aside and Replica.objects.get(node="b").ordinal == odd.ordinal
     held = Event.objects.get(verb="rollout.held", subject_id=str(story.rollout.pk), facts__code=CODE)
     assert hosts.name in held.reason and Event.objects.filter(verb="deployment.set_aside", subject_id=odd.pk).exists()
     again = replay(list(rows_in(history_of(story.rollout))), story.rollout.effective_policy)
@@ -146,16 +146,16 @@ def test_the_rollout_holds_says_so_and_another_is_asked_for(monkeypatch: pytest.
         story.turn()
     assert story.rollout.weight_bp == weight_bp and story.rollout.state == "shifting"
     assert f"waiting for a replica of r1 in the place of {hosts.name}" in story.rollout.reason
-    assert hosts.asked == asked and Deployment.objects.filter(release=story.stable, slot=odd.slot).count() == 2
+    assert hosts.asked == asked and Replica.objects.filter(release=story.stable, ordinal=odd.ordinal).count() == 2
 
 
 def replaced(story: Story, hosts: Hosts) -> None:
     """Another answers in the place of the odd one, which ends; from then on stable fails nothing."""
-    placed = Deployment.objects.get(node="b")
-    Deployment.objects.filter(pk=placed.pk).update(state="ready")
+    placed = Replica.objects.get(node="b")
+    Replica.objects.filter(pk=placed.pk).update(state="ready")
     make_server(placed, http_port=9910, grpc_port=9911)
     Server.objects.filter(pk=hosts.servers[2].pk).update(ended_at=timezone.now(), is_serving=False)
-    Deployment.objects.filter(pk=hosts.servers[2].deployment_id).update(state="gone")
+    Replica.objects.filter(pk=hosts.servers[2].replica_id).update(state="gone")
     story.gateway.set_arm(str(story.stable.digest), error_frac=0.0)
 
 
@@ -166,7 +166,7 @@ def test_a_candidate_that_is_as_bad_as_stable_looks_is_taken_back_once_the_repli
     story, hosts = beside_a_bad_one(max_frac=max_frac)
     make_node("b")
     until_told(story)
-    odd = Deployment.objects.get(pk=hosts.servers[2].deployment_id)
+    odd = Replica.objects.get(pk=hosts.servers[2].replica_id)
     assert not odd.is_set_aside and odd.drain_asked_at is not None  # nothing is proven: it answers until another does
     replaced(story, hosts)
     story.until("rolled_back")
@@ -191,7 +191,7 @@ def test_where_no_node_has_room_it_is_said_and_the_weight_stays() -> None:
     for _ in range(10):
         story.turn()
     assert story.rollout.weight_bp == weight_bp and "in the place of" in story.rollout.reason
-    assert not Deployment.objects.get(pk=hosts.servers[2].deployment_id).is_set_aside
+    assert not Replica.objects.get(pk=hosts.servers[2].replica_id).is_set_aside
 
 
 def test_a_rollback_does_not_wait_for_stable() -> None:
@@ -208,14 +208,14 @@ def test_the_one_in_its_place_at_the_same_port_is_not_taken_for_it() -> None:
     until_told(story)
     odd = hosts.servers[2]
     Server.objects.filter(pk=odd.pk).update(ended_at=timezone.now(), is_serving=False)
-    Deployment.objects.filter(pk=odd.deployment_id).update(state="gone")
-    placed = Deployment.objects.get(node="b")
-    Deployment.objects.filter(pk=placed.pk).update(state="ready", node=odd.deployment.node)
+    Replica.objects.filter(pk=odd.replica_id).update(state="gone")
+    placed = Replica.objects.get(node="b")
+    Replica.objects.filter(pk=placed.pk).update(state="ready", node=odd.replica.node)
     make_server(placed, http_port=odd.http_port, grpc_port=odd.grpc_port)
     for arm in (story.stable, story.candidate):
         story.gateway.set_arm(str(arm.digest), error_frac=0.0)
     story.until("promoted")
-    assert Deployment.objects.filter(release=story.stable).count() == 4  # no other was placed
+    assert Replica.objects.filter(release=story.stable).count() == 4  # no other was placed
 
 
 def test_one_that_starts_anew_on_another_port_is_waited_for_still() -> None:

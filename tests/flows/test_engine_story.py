@@ -21,7 +21,7 @@ from rollouts.core.tick_history import rows_of
 from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries import view_of
-from serving.models import Deployment, Environment, Server
+from serving.models import Environment, Replica, Server
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.rigs.gateway_rig import wait_until
 from tests.support.worlds.factories import make_model, make_release
@@ -36,8 +36,8 @@ def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() ->
     done = story.until("promoted")
     route = story.route()
     assert (route.stable_id, route.candidate_id, route.candidate_bp) == (story.candidate.pk, None, 0)
-    assert not Deployment.objects.get(release=story.stable).is_wanted
-    assert Deployment.objects.get(release=story.candidate).is_wanted
+    assert not Replica.objects.get(release=story.stable).is_wanted
+    assert Replica.objects.get(release=story.candidate).is_wanted
     assert done.weight_bp == 10_000 and done.ended_at is not None
     acts = list(
         DecisionRecord.objects.filter(rollout=done)
@@ -87,8 +87,8 @@ def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, f
     assert done.decided_at <= done.zero_at <= done.confirmed_at
     assert done.first_bad_at is not None and started < done.first_bad_at <= done.decided_at
     assert story.route().candidate_id is None and story.route().stable_id == story.stable.pk
-    assert not Deployment.objects.get(release=story.candidate).is_wanted
-    assert Deployment.objects.get(release=story.stable).is_wanted
+    assert not Replica.objects.get(release=story.candidate).is_wanted
+    assert Replica.objects.get(release=story.stable).is_wanted
     view = view_of(done)
     assert 0 <= view["clock"]["decision_to_zero_s"] < 20  # counters that confirm nothing are waited for 30 s
     assert view["users"]["errors"] == 0 and view["users"]["requests"] > 0
@@ -107,7 +107,7 @@ def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
     story = Story()
     story.until("shifting")
     story.turn()
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
     assert story.turn(requests=0).state == "shifting"  # one look may be a slow probe
     assert story.turn(requests=0).state == "rolling_back"
     assert "servers_gone" in story.codes()
@@ -120,7 +120,7 @@ def test_early_ticks_make_neither_a_slow_probe_nor_one_bad_moment_a_breach(monke
     story = Story(timings=replace(AT_ONCE, gone_over_s=3600.0), guards=lenient)
     story.until("shifting")
     story.turn()
-    servers = Server.objects.filter(deployment__release=story.candidate)
+    servers = Server.objects.filter(replica__release=story.candidate)
     servers.update(is_serving=False)
     assert [story.turn(requests=0).state for _ in range(4)] == ["shifting"] * 4
     servers.update(is_serving=True)
@@ -215,7 +215,7 @@ def test_the_first_release_is_held_to_absolute_objectives_and_says_so() -> None:
     assert "absolute objectives" in DecisionRecord.objects.get(rollout=story.rollout, action="start").reason
     assert story.route().stable_id == story.candidate.pk and story.rollout.weight_bp == 10_000
     story.until("promoted")
-    assert Deployment.objects.get(release=story.candidate).is_wanted
+    assert Replica.objects.get(release=story.candidate).is_wanted
 
 
 def test_a_first_release_that_breaks_has_no_way_back_and_says_so_loudly() -> None:
@@ -329,7 +329,7 @@ def test_a_lock_that_one_rollout_did_not_get_costs_neither_the_others_nor_the_le
 
 def test_a_server_that_is_being_drained_is_none_to_start_on() -> None:
     story = Story()
-    Deployment.objects.filter(release=story.candidate).update(is_wanted=False, state="draining")
+    Replica.objects.filter(release=story.candidate).update(is_wanted=False, state="draining")
     assert story.turn().state == "preparing"
     assert story.route().candidate_bp == 0
 
@@ -408,17 +408,17 @@ def test_dying_in_the_middle_of_a_tick_leaves_it_whole_or_undone(
 
 def test_the_candidate_is_asked_for_when_it_runs_nowhere() -> None:
     story = Story()
-    Server.objects.filter(deployment__release=story.candidate).delete()
-    Deployment.objects.filter(release=story.candidate).delete()
+    Server.objects.filter(replica__release=story.candidate).delete()
+    Replica.objects.filter(release=story.candidate).delete()
     story.turn()
-    assert Deployment.objects.filter(release=story.candidate, environment=story.environment, is_wanted=True).exists()
+    assert Replica.objects.filter(release=story.candidate, environment=story.environment, is_wanted=True).exists()
     assert story.rollout.state == "preparing" and "Waiting for" in story.rollout.reason
 
 
 def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
     story = Story(prepare_deadline_s=5)
-    Deployment.objects.filter(release=story.candidate).update(state="loading")
-    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    Replica.objects.filter(release=story.candidate).update(state="loading")
+    Server.objects.filter(replica__release=story.candidate).update(is_serving=False)
     story.turn()
     began_earlier(6)
     story.turn()

@@ -26,7 +26,7 @@ from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.timings import EngineLimits
 from rollouts.models import DecisionRecord, Rollout
 from serving.control_plane import store
-from serving.models import Deployment, Gateway, Route, Server
+from serving.models import Gateway, Replica, Route, Server
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.worlds.rollout_crowd import AT_ONCE, World
 
@@ -325,7 +325,7 @@ def test_the_old_release_is_let_go_when_nobody_can_go_back_to_it_any_more() -> N
         if rollout.state == "promoted":
             break
     assert rollout.undo_until is not None
-    old = Deployment.objects.get(release=rollout.stable)
+    old = Replica.objects.get(release=rollout.stable)
     world.turn()
     old.refresh_from_db()
     assert old.is_wanted
@@ -333,7 +333,7 @@ def test_the_old_release_is_let_go_when_nobody_can_go_back_to_it_any_more() -> N
     world.turn()
     old.refresh_from_db()
     assert not old.is_wanted
-    assert Deployment.objects.get(release=rollout.candidate).is_wanted
+    assert Replica.objects.get(release=rollout.candidate).is_wanted
     events = Event.objects.count()
     world.turn()
     assert Event.objects.count() == events
@@ -357,10 +357,8 @@ def test_a_candidate_whose_files_were_changed_under_its_server_is_rolled_back_in
     world.until_shifting()
     broken, other = world.rollouts
     found = [{"path": "1/model.onnx", "expected": "a" * 64, "found": "b" * 64}]
-    Server.objects.filter(deployment__release=broken.candidate).update(drift=found)
-    Server.objects.filter(deployment__release=other.stable).update(
-        drift=found
-    )  # an alarm, but no fault of the candidate
+    Server.objects.filter(replica__release=broken.candidate).update(drift=found)
+    Server.objects.filter(replica__release=other.stable).update(drift=found)  # an alarm, but no fault of the candidate
     world.turn()
     assert broken.state == "rolling_back" and "not those that were sealed" in broken.reason
     assert other.state == "shifting"
@@ -371,7 +369,7 @@ def test_a_glance_looks_only_at_those_that_wait_for_something() -> None:
     world.until_shifting()
     world.turn()
     quiet, restless = world.rollouts
-    Server.objects.filter(deployment__release=restless.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=restless.candidate).update(is_serving=False)
     world.turn()  # seen to be without a server
     ticks = (quiet.tick, restless.tick)
     assert world.engine.poll_pending()

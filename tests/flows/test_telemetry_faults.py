@@ -201,7 +201,7 @@ def test_a_server_that_is_gone_is_seen_without_any_counter() -> None:
     world.bring("shifting")
     world.telemetry.fail("unreachable")
     world.turn()
-    Server.objects.filter(deployment__release=world.candidate).update(is_serving=False)
+    Server.objects.filter(replica__release=world.candidate).update(is_serving=False)
     world.until("rolling_back", turns=4)
     assert "servers_gone" in world.codes()
 

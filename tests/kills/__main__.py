@@ -94,10 +94,8 @@ def _takeover(said: argparse.Namespace, folder: Path) -> int:
 
 #: How a campaign ends that has nobody to kill.
 NOBODY = 2
-#: The sites that find torn writes: moves of rollouts and deployments, a gateway's drain, and the file.
-TORN_SITES = (
-    "@ rollouts.actions.transitions|append_event < append_deployment < _move|_written < drain_gateway|@ in_place"
-)
+#: The sites that find torn writes: moves of rollouts and replicas, a gateway's drain, and the file.
+TORN_SITES = "@ rollouts.actions.transitions|append_event < append_replica < _move|_written < drain_gateway|@ in_place"
 TORN = {"torn": True, "site": TORN_SITES, "most": 10**9, "changed": False, "seed": 1}
 
 

@@ -13,11 +13,11 @@ from django.utils import timezone
 
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.actions.deployments import mark_serving, record_server, register_node
+from serving.actions.lifecycle import mark_serving, record_server, register_node
 from serving.agent import node_agent
 from serving.agent.timings import AgentTimings
 from serving.core.placement import Claim
-from serving.models import Deployment, Environment, Node
+from serving.models import Environment, Node, Replica
 from serving.ports import LaunchSpec
 from tests.kills import databases, fleet_checks
 from tests.kills.campaign import Played
@@ -106,7 +106,7 @@ class Tended(Stage):
     at: Point | None
     agents: dict[str, list[Child]] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
-    stood: dict[int, int] = field(default_factory=dict)  # deployments of the beginning and their versions
+    stood: dict[int, int] = field(default_factory=dict)  # replicas of the beginning and their versions
     least: int = 0  # answer at every moment
     is_thawed: bool = False
     is_hurt: bool = False  # a node was lost that the story does not lose
@@ -179,14 +179,14 @@ class Tended(Stage):
     def _stand(self) -> None:
         """What earlier agents had brought about."""
         release, where = Release.objects.get(), Environment.objects.get()
-        for slot, node in enumerate(self.victim.story.stand):
+        for ordinal, node in enumerate(self.victim.story.stand):
             machine = self.machines[node]
             register_node(actor=PEOPLE, name=node, runtimes=machine.runtimes(), facts=machine.facts())
-            row = Deployment.objects.create(
+            row = Replica.objects.create(
                 release=release,
                 environment=where,
                 node_id=node,
-                slot=slot,
+                ordinal=ordinal,
                 state="ready",
                 claim=Claim(MIB).as_json(),
                 ready_at=timezone.now(),
@@ -194,7 +194,7 @@ class Tended(Stage):
             folder = machine.folder_for(row.pk, release.model.slug, release.name)
             its = (release.model.slug, release.name, str(release.digest), manifest_of(release), folder)
             running = machine.start(LaunchSpec(row.pk, *its))
-            server = record_server(actor=PEOPLE, deployment=row, running=running)
+            server = record_server(actor=PEOPLE, replica=row, running=running)
             mark_serving(actor=PEOPLE, server=server, is_serving=True, reason="It answers.")
             self.stood[row.pk] = row.version
         if self.stood:

@@ -13,7 +13,7 @@ from ledger.queries.chain_verification import verify_chain
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
-from serving.models import Deployment, Route
+from serving.models import Replica, Route
 from validators.models import GateResult, GateRun, Report
 
 History = dict[str, Any]
@@ -45,7 +45,7 @@ def history(*, without: Collection[str] = ()) -> History:
         ],
         "deployments": [
             [one.release.name, one.environment.slug, one.is_wanted]
-            for one in Deployment.objects.select_related("release", "environment").order_by("pk")
+            for one in Replica.objects.select_related("release", "environment").order_by("pk")
         ],
         "gate_runs": [[one.pk, one.state, one.verdict, one.version] for one in GateRun.objects.order_by("pk")],
         "gates": [[one.gate, one.verdict] for one in GateResult.objects.order_by("pk")],

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from ledger.models import Lease
 from rollouts.models import Rollout
-from serving.models import Deployment, Gateway
+from serving.models import Gateway, Replica
 from tests.kills import checks, databases, gateway
 from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, late_in, sites_in
@@ -180,5 +180,5 @@ def _leads(child: Child) -> bool:
 
 
 def _serve_what_is_asked_for() -> None:
-    for deployment in Deployment.objects.filter(state="fetching", is_wanted=True):
-        serve(deployment)
+    for replica in Replica.objects.filter(state="fetching", is_wanted=True):
+        serve(replica)

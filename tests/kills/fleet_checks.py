@@ -11,8 +11,8 @@ from typing import Any
 from ledger.models import Event
 from ledger.queries.chain_verification import verify_chain
 from serving.core.placement import claim_of
-from serving.models import Deployment, Node, Server
-from serving.queries.deployments import live_deployments
+from serving.models import Node, Replica, Server
+from serving.queries.inventory import live_replicas
 from serving.queries.replicas import observed
 from tests.kills.machine import Machine
 
@@ -29,11 +29,11 @@ ONCE = (
 
 @dataclass(frozen=True)
 class Seen:
-    """A live deployment as it stood when somebody looked."""
+    """A live replica as it stood when somebody looked."""
 
     pk: int
     node: str
-    slot: int
+    ordinal: int
     state: str
     answers: bool
     is_wanted: bool
@@ -46,26 +46,26 @@ class Seen:
 
 
 def look() -> list[Seen]:
-    """Every live deployment, in one query."""
+    """Every live replica, in one query."""
     return [
         Seen(
             one.pk,
             one.node_id,
-            one.slot,
+            one.ordinal,
             one.state,
             one.answers,
             one.is_wanted,
             one.drain_asked_at is not None,
             claim_of(one.claim).memory_mib,
         )
-        for one in observed(live_deployments()).order_by("pk")
+        for one in observed(live_replicas()).order_by("pk")
     ]
 
 
 def wrong_now(seen: Sequence[Seen], machines: Iterable[Machine], least: int) -> list[str]:
-    """Two replicas in one slot, more memory given away than there is, or fewer that answer than users need."""
-    twice = [slot for slot, count in Counter(one.slot for one in seen if one.stays).items() if count > 1]
-    out = [f"slot {slot} has several replicas that are to stay" for slot in twice]
+    """Two replicas in one ordinal, more memory given away than there is, or fewer that answer than users need."""
+    twice = [ordinal for ordinal, count in Counter(one.ordinal for one in seen if one.stays).items() if count > 1]
+    out = [f"ordinal {ordinal} has several replicas that are to stay" for ordinal in twice]
     for machine in machines:
         held = sum(one.memory_mib for one in seen if one.node == machine.name)
         if held > machine.memory_mib:
@@ -85,15 +85,15 @@ def unsettled(seen: Sequence[Seen], machines: Iterable[Machine], wanted: int, aw
     if sum(one.stays and one.answers for one in about) != wanted or len(about) != wanted:
         return f"{wanted} are to answer, and there are {about}"
     known = Counter(
-        Server.objects.filter(ended_at=None).exclude(deployment__node__in=away).values_list("folder", flat=True)
+        Server.objects.filter(ended_at=None).exclude(replica__node__in=away).values_list("folder", flat=True)
     )
     runs = Counter(folder for machine in machines if machine.name not in away for folder in machine.running())
     return "" if known == runs else f"known and not running: {known - runs}; running and not known: {runs - known}"
 
 
 def placed(seen: Sequence[Seen]) -> list[list[Any]]:
-    """Which slot is where."""
-    return sorted([one.slot, one.node] for one in seen)
+    """Which ordinal is where."""
+    return sorted([one.ordinal, one.node] for one in seen)
 
 
 def told_of() -> list[list[Any]]:
@@ -102,14 +102,14 @@ def told_of() -> list[list[Any]]:
 
 
 def broken_lives(stood: Mapping[int, int]) -> list[str]:
-    """Rules for the log: whole, one event for each version of a deployment, in an unbroken line; each server began and ended once.
+    """Rules for the log: whole, one event for each version of a replica, in an unbroken line; each server began and ended once.
 
-    `stood`: the deployments that were there before anybody could tell of them, with their versions.
+    `stood`: the replicas that were there before anybody could tell of them, with their versions.
     """
     out = [f"the log of events is broken: {one.message}" for one in verify_chain().breaks]
-    for deployment in Deployment.objects.all():
-        out += _broken_life(deployment, stood.get(deployment.pk))
-    for server in Server.objects.exclude(deployment__in=stood):
+    for replica in Replica.objects.all():
+        out += _broken_life(replica, stood.get(replica.pk))
+    for server in Server.objects.exclude(replica__in=stood):
         verbs = Counter(
             Event.objects.filter(subject_type="server", subject_id=str(server.pk)).values_list("verb", flat=True)
         )
@@ -120,20 +120,20 @@ def broken_lives(stood: Mapping[int, int]) -> list[str]:
     return [*out, f"nodes were registered otherwise than once: {wrong}"] if wrong else out
 
 
-def _broken_life(deployment: Deployment, stood_at: int | None) -> list[str]:
-    told = Event.objects.filter(subject_type="deployment", subject_id=str(deployment.pk)).order_by("seq")
+def _broken_life(replica: Replica, stood_at: int | None) -> list[str]:
+    told = Event.objects.filter(subject_type="deployment", subject_id=str(replica.pk)).order_by("seq")
     events = list(told)
     asked = sum(event.verb == "deployment.requested" for event in events)
     out = []
     if asked != (stood_at is None):
-        out.append(f"deployment {deployment.pk} was requested {asked} times")
+        out.append(f"replica {replica.pk} was requested {asked} times")
     changes = len(events) - asked
-    if deployment.version != (stood_at or 1) + changes:
-        out.append(f"deployment {deployment.pk} is at version {deployment.version} after {changes} changes")
+    if replica.version != (stood_at or 1) + changes:
+        out.append(f"replica {replica.pk} is at version {replica.version} after {changes} changes")
     moves = [(one.from_state, one.to_state) for one in events]
     for (_, was), (now, _) in pairwise(moves):
         if was != now:
-            out.append(f"deployment {deployment.pk} went on from {now}, but had arrived in {was}")
-    if moves and moves[-1][1] != deployment.state:
-        out.append(f"deployment {deployment.pk} is {deployment.state}, but its last event says {moves[-1][1]}")
+            out.append(f"replica {replica.pk} went on from {now}, but had arrived in {was}")
+    if moves and moves[-1][1] != replica.state:
+        out.append(f"replica {replica.pk} is {replica.state}, but its last event says {moves[-1][1]}")
     return out

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils import timezone
 
 from serving.actions.gateways import drain_gateway
-from serving.models import Deployment, Environment, Gateway
+from serving.models import Environment, Gateway, Replica
 from tests.kills.fleet_stories import PEOPLE, Chapter, Fleet, FleetStory
 
 #: If-Match: whatever version there is; and where none is asked for.
@@ -37,7 +37,7 @@ class Request:
     done: frozenset[int] = frozenset()
 
     def whole_body(self) -> dict[str, Any]:
-        about = {"deployment": Deployment.objects.get(node=self.on).pk} if self.on else {}
+        about = {"replica": Replica.objects.get(node=self.on).pk} if self.on else {}
         return {**self.body, **about}
 
 

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from accounts.actions import issue_token
 from accounts.models import User
 from ledger.models import Event
-from serving.models import Deployment, Gateway, Scale
+from serving.models import Gateway, Replica, ReplicaTarget
 from tests.kills import databases, fleet_checks
 from tests.kills.agent_runs import Tended
 from tests.kills.campaign import Played
@@ -185,7 +185,9 @@ def _standing() -> dict[str, list[list[Any]]]:
     """What people said, as rows have it."""
     drained = ("drained_by", "drain_reason", "version")
     return {
-        "scales": [list(one) for one in Scale.objects.values_list("replicas", "reason", "changed_by", "version")],
+        "scales": [
+            list(one) for one in ReplicaTarget.objects.values_list("replicas", "reason", "changed_by", "version")
+        ],
         "gateways": [
             [one.name, one.drained_at is not None, *(getattr(one, name) for name in drained)]
             for one in Gateway.objects.order_by("name")
@@ -194,9 +196,9 @@ def _standing() -> dict[str, list[list[Any]]]:
 
 
 def _said() -> dict[str, Any]:
-    """The same, and what it says of each deployment: agents change nothing of it before somebody asks for something."""
-    columns = ("pk", "slot", "drain_asked_at", "is_set_aside")
-    return {**_standing(), "deployments": list(Deployment.objects.order_by("pk").values_list(*columns))}
+    """The same, and what it says of each replica: agents change nothing of it before somebody asks for something."""
+    columns = ("pk", "ordinal", "drain_asked_at", "is_set_aside")
+    return {**_standing(), "deployments": list(Replica.objects.order_by("pk").values_list(*columns))}
 
 
 ASKERS = [Asker(story) for story in REQUESTS]

@@ -48,8 +48,8 @@ class Machine:
     def containment(self) -> dict[str, Any]:
         return {"tier": "contained", "layers": ["user"]}
 
-    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
-        return self.servers / f"{model}-{release_name}-{deployment_id}-{secrets.token_hex(4)}"
+    def folder_for(self, replica_id: int, model: str, release_name: str) -> Path:
+        return self.servers / f"{model}-{release_name}-{replica_id}-{secrets.token_hex(4)}"
 
     def start(self, spec: LaunchSpec) -> RunningServer:
         spec.folder.mkdir(parents=True)

@@ -17,15 +17,15 @@ from rollouts import actions
 from rollouts.core.lifecycle import FINAL
 from rollouts.models import DecisionRecord, ProbeTally, Rollout
 from serving.actions.routes import set_route
-from serving.models import Deployment, Environment, Gateway
+from serving.models import Environment, Gateway, Replica
 from tests.kills.gateway import NAME, RunningGateway
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_node,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -78,7 +78,7 @@ class Story:
     rate: int = BUSY
     is_first: bool = False
     is_ready: bool = True  # whether the candidate runs already
-    has_agent: bool = True  # whether a deployment that is asked for comes up
+    has_agent: bool = True  # whether a replica that is asked for comes up
     starts: bool = True  # whether the rollout was asked for already
     needs_approval: bool = False
     meanwhile: People = nobody
@@ -95,12 +95,12 @@ class Story:
         Gateway.objects.create(environment=environment, name=NAME, **address)
         if not self.is_first:
             stable = make_release(model)
-            serve(make_deployment(stable, environment))
+            serve(make_replica(stable, environment))
             system = Actor.system("test")
             set_route(actor=system, environment=environment, model=model, stable=stable, reason="It serves.")
         candidate = make_release(model)
         if self.is_ready:
-            serve(make_deployment(candidate, environment))
+            serve(make_replica(candidate, environment))
         if self.starts:
             self.start(person(ADMIN))
 
@@ -115,11 +115,11 @@ def person(name: str) -> Actor:
     return actor_for(User.objects.get(username=name))
 
 
-def serve(deployment: Deployment) -> None:
+def serve(replica: Replica) -> None:
     """What the agent does, all at once."""
-    Deployment.objects.filter(pk=deployment.pk).update(state="ready")
-    port = 9000 + 3 * deployment.pk
-    make_server(deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
+    Replica.objects.filter(pk=replica.pk).update(state="ready")
+    port = 9000 + 3 * replica.pk
+    make_server(replica, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
 
 
 # --- what people do ---------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def promote_at_once(scene: Scene) -> None:
 
 
 def _old_release_is_gone(rollout: Rollout) -> bool:
-    return not Deployment.objects.filter(release__number=1, is_wanted=True).exists()
+    return not Replica.objects.filter(release__number=1, is_wanted=True).exists()
 
 
 def _has_ticked(scene: Scene, times: int) -> bool:

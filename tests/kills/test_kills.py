@@ -25,7 +25,7 @@ from tests.kills.fleet_checks import Seen, broken_lives, look, unsettled, wrong_
 from tests.kills.machine import RUNS, Machine
 from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
 from tests.support.rigs.gateway_rig import wait_until
-from tests.support.worlds.factories import make_deployment, make_server
+from tests.support.worlds.factories import make_replica, make_server
 
 #: The first of them waits for all campaigns: three minutes where nothing else runs.
 pytestmark = pytest.mark.timeout(1800)
@@ -246,7 +246,7 @@ def test_replicas_that_are_not_as_they_must_be_are_told(tmp_path: Path) -> None:
     one = Seen(1, "a", 0, "ready", answers=True, is_wanted=True, is_leaving=False, memory_mib=600)
     leaving = replace(one, pk=2, is_leaving=True)
     assert wrong_now([one, leaving], [node], 2) == []
-    assert wrong_now([one, replace(one, pk=2)], [node], 1) == ["slot 0 has several replicas that are to stay"]
+    assert wrong_now([one, replace(one, pk=2)], [node], 1) == ["ordinal 0 has several replicas that are to stay"]
     assert wrong_now([one, leaving, replace(leaving, pk=3)], [node], 1) == ["1800 MiB of 1200 are given away on a"]
     assert wrong_now([replace(one, answers=False)], [node], 1) == ["0 replicas answer, and 1 must"]
 
@@ -254,7 +254,7 @@ def test_replicas_that_are_not_as_they_must_be_are_told(tmp_path: Path) -> None:
 @pytest.mark.django_db
 def test_a_server_that_runs_and_nobody_knows_of_is_told(tmp_path: Path) -> None:
     node = Machine("local", tmp_path, 1200)
-    server = make_server(make_deployment(state="ready"), folder=str(tmp_path / "known"))
+    server = make_server(make_replica(state="ready"), folder=str(tmp_path / "known"))
     away: frozenset[str] = frozenset()
     assert "known and not running" in unsettled(look(), [node], 1, away)
     for name in ("known", "unknown"):
@@ -265,7 +265,7 @@ def test_a_server_that_runs_and_nobody_knows_of_is_told(tmp_path: Path) -> None:
     assert unsettled(look(), [node], 1, away) == "" != unsettled(look(), [node], 2, away)
     assert "still wanted on nodes that are away" in unsettled(look(), [node], 1, frozenset({"local"}))
     told = broken_lives({})
-    assert f"deployment {server.deployment_id} was requested 0 times" in told and len(told) == 3  # nor anything else
+    assert f"replica {server.replica_id} was requested 0 times" in told and len(told) == 3  # nor anything else
 
 
 @pytest.mark.django_db(transaction=True)

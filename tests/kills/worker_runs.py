@@ -28,7 +28,7 @@ from ledger.tasks import run_job
 from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import GpuReading, with_servers
 from serving.core.use import Reading, Use
-from serving.models import Deployment, Server
+from serving.models import Replica, Server
 from serving.targets.local_trial import LocalServer
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
@@ -102,8 +102,8 @@ def golden_lines(count: int = 24) -> bytes:
 
 
 def client(server: LocalServer) -> FakeInferenceServer:
-    """The server that every deployment gets here."""
-    release = server.row.deployment.release
+    """The server that every replica gets here."""
+    release = server.row.replica.release
     return FakeInferenceServer({release.model.slug: FakeModel(json.loads(release.manifest)["serving"], judge_text)})
 
 
@@ -135,19 +135,19 @@ def without_waiting() -> None:
     LoadClock(pytest.MonkeyPatch())
 
 
-def comes_up(deployment: Deployment) -> None:
-    Deployment.objects.filter(pk=deployment.pk).update(timings={"fetch_s": 0.5, "load_s": 1.5, "warmup_s": 0.2})
-    serve(deployment)
+def comes_up(replica: Replica) -> None:
+    Replica.objects.filter(pk=replica.pk).update(timings={"fetch_s": 0.5, "load_s": 1.5, "warmup_s": 0.2})
+    serve(replica)
 
 
-def came_up(deployment: Deployment) -> None:
+def came_up(replica: Replica) -> None:
     """A minute ago, so that its GPUs were read before the first gate."""
-    comes_up(deployment)
+    comes_up(replica)
     Server.objects.update(started_at=timezone.now() - timedelta(minutes=1))
 
 
-def fails(deployment: Deployment) -> None:
-    Deployment.objects.filter(pk=deployment.pk).update(state="failed", reason="onnxruntime cannot read the model.")
+def fails(replica: Replica) -> None:
+    Replica.objects.filter(pk=replica.pk).update(state="failed", reason="onnxruntime cannot read the model.")
 
 
 def has_died_too_often() -> None:
@@ -175,14 +175,14 @@ def worker(trace: Path, at: Point | None, job_id: str, prepare: Callable[[], obj
 
 @dataclass(frozen=True)
 class WorkerVictim:
-    """The worker in one story of a gate run. `agent` is what becomes of the deployment that it asks for.
+    """The worker in one story of a gate run. `agent` is what becomes of the replica that it asks for.
 
     `prepare` is done in each worker's process.
     """
 
     story: str
     verdict: str
-    agent: Callable[[Deployment], None] = comes_up
+    agent: Callable[[Replica], None] = comes_up
     beforehand: Callable[[], object] = lambda: None
     policy: Mapping[str, Any] = field(default_factory=lambda: POLICY)
     prepare: Callable[[], object] = lambda: None
@@ -238,8 +238,8 @@ class Validating(Stage):
         while job.state in (JobState.QUEUED, JobState.RUNNING) or not self.workers[-1].is_over:
             if self.workers[-1].is_over or (self.workers[-1].is_frozen and len(self.workers) == 1):
                 self._start(str(job.pk))  # the message comes again; as long as the lease holds, nothing comes of it
-            for deployment in Deployment.objects.filter(state="fetching", is_wanted=True):
-                self.victim.agent(deployment)
+            for replica in Replica.objects.filter(state="fetching", is_wanted=True):
+                self.victim.agent(replica)
             assert time.monotonic() < until, f"still {job.state} after {LONGEST_S:g} s: {job.progress_note}"
             time.sleep(0.03)
             job.refresh_from_db()

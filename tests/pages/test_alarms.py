@@ -19,10 +19,10 @@ from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.support.worlds.alarm_setup import burning, counted
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
     make_team,
     make_user,
@@ -94,7 +94,7 @@ def test_a_model_that_burns_is_shown_as_healthy_nowhere() -> None:
     model = make_model("sentiment", team=make_team("search"), objectives=OBJECTIVES)
     release = make_release(model)
     serves(release)
-    make_server(make_deployment(release, production(), state="ready"))
+    make_server(make_replica(release, production(), state="ready"))
     slug, client = model.slug, as_role(Role.VIEWER)
     assert "healthy</span>" in page_of(client, "overview")
     counted(model, bad=0, attempts=4000)

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from accounts.core.access import Role
 from serving.models import Node
-from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_user
 from tests.support.worlds.page_world import addresses, asked_for_more, page_world
 from tests.support.worlds.rollout_setup import OBJECTIVES, TOLD, production, report_for, serves
 
@@ -53,7 +53,7 @@ def test_a_preview_costs_no_more_where_there_is_everything_to_ask() -> None:
     production(needs_approval=True)
     stable = make_release(make_model("sentiment", objectives=OBJECTIVES))
     serves(stable)
-    make_server(make_deployment(stable, production(), state="ready"))
+    make_server(make_replica(stable, production(), state="ready"))
     Node.objects.update(facts=TOLD)
     candidate = make_release(stable.model)
     report_for(candidate)

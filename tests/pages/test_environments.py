@@ -13,13 +13,13 @@ from django.utils import timezone
 
 from ledger.models import Event
 from rollouts.core.freeze import FreezeWindow, Stretch, stretches
-from serving.models import Deployment, Environment, Sleep
+from serving.models import Environment, Replica, Sleep
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_model,
     make_node,
     make_release,
+    make_replica,
     make_server,
     make_team,
     make_user,
@@ -165,7 +165,7 @@ def test_few_queries(ann: Client, count: int) -> None:
 def test_one_is_retired_after_the_question_what_would_go_and_brought_back(root: Client, ann: Client) -> None:
     make_node()
     serves(release := release_of())
-    make_server(make_deployment(release, make_environment("production"), state="ready"))
+    make_server(make_replica(release, make_environment("production"), state="ready"))
     form = {"version": "1", "reason": "<b>moved</b>"}
     assert ann.post(PAGE + "production/remove/", {**form, "confirmed": "yes"}).status_code == 403
     question = root.post(PAGE + "production/remove/", form).content.decode()
@@ -181,16 +181,16 @@ def test_one_is_retired_after_the_question_what_would_go_and_brought_back(root: 
     assert "Production" not in root.get("/").content.decode()  # the overview has what serves
     history = root.get("/history/", {"model": release.model.slug, "environment": "production"})
     assert history.status_code == 200 and release.name in history.content.decode()
-    Deployment.objects.update(state="gone")
+    Replica.objects.update(state="gone")
     assert b"A server is asked for" in root.post(PAGE + "production/restore/", {"version": "2"}).content
     root.post(PAGE + "production/restore/", {"version": "2", "confirmed": "yes"})
-    assert Environment.objects.get().retired_at is None and Deployment.objects.filter(is_wanted=True).count() == 1
+    assert Environment.objects.get().retired_at is None and Replica.objects.filter(is_wanted=True).count() == 1
 
 
 def test_what_came_after_the_question_is_not_removed_unread(root: Client) -> None:
     make_node()
     serves(release := release_of())
-    make_server(make_deployment(release, make_environment("production"), state="ready"))
+    make_server(make_replica(release, make_environment("production"), state="ready"))
     form = {"version": "1", "reason": ""}
 
     def read(answer: Any) -> dict[str, str]:
@@ -198,11 +198,11 @@ def test_what_came_after_the_question_is_not_removed_unread(root: Client) -> Non
         return {**form, "confirmed": "yes", "read": dict(answer.context["kept"])["read"]}
 
     button = read(root.post(PAGE + "production/remove/", form))
-    make_server(make_deployment(other := release_of(release.model), make_environment("production"), state="ready"))
+    make_server(make_replica(other := release_of(release.model), make_environment("production"), state="ready"))
     again = root.post(PAGE + "production/remove/", button)
     html = again.content.decode()
     assert "has changed since you read it" in html and f"1 server of {other.model.slug} r{other.number} is" in html
-    assert Environment.objects.get().retired_at is None and Deployment.objects.filter(is_wanted=True).count() == 2
+    assert Environment.objects.get().retired_at is None and Replica.objects.filter(is_wanted=True).count() == 2
     assert root.post(PAGE + "production/remove/", read(again)).status_code == 302
     assert Environment.objects.get().retired_at is not None
 

@@ -14,17 +14,17 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from registry.adapters.capability_evidence import capabilities
-from serving.models import Deployment, Node, Server
+from serving.models import Node, Replica, Server
 from serving.queries.fleet import fleet_of
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_node,
     make_release,
+    make_replica,
     make_server,
     make_team,
     make_user,
@@ -45,7 +45,7 @@ def page_of(user: User, **query: str) -> str:
 
 
 def test_where_a_table_becomes_cards_each_cell_says_what_it_is(admin: User) -> None:
-    make_server(make_deployment(make_release(), make_environment(), state="ready"))
+    make_server(make_replica(make_release(), make_environment(), state="ready"))
     (table,) = re.findall(r"<table[^>]*>(?:(?!<table).)*Recoveries.*?</table>", page_of(admin))
     (row,) = re.findall("<tr>(?:(?!<tr>).)*</tr>", table.partition("<tbody>")[2])
     cells = re.findall("<td[^>]*>", row)
@@ -87,7 +87,7 @@ def test_each_runtime_shows_the_state_of_its_server_and_backends(admin: User) ->
 
 
 def test_releases_of_other_teams_have_no_name(admin: User) -> None:
-    server = make_server(make_deployment(make_release(make_model("secret", team=make_team("ads"))), state="ready"))
+    server = make_server(make_replica(make_release(make_model("secret", team=make_team("ads"))), state="ready"))
     assert "secret r1" in page_of(admin) and "not compared yet" in page_of(admin)
     page = page_of(make_user("ana", team="search"))
     assert "secret" not in page and "another team" in page
@@ -107,7 +107,7 @@ def test_an_estimate_of_gpu_memory_is_shown_as_one_with_its_parts(admin: User) -
     make_node("local")
     asks = {"accelerator": {"vendor": "nvidia"}, "engine": {"workspace_mib": 96}}
     resealed(make_release(make_model("sentiment")), envelope=asks)
-    tab = signed_in(admin).get(reverse("release_deployments", args=["sentiment", 1])).text
+    tab = signed_in(admin).get(reverse("release_replicas", args=["sentiment", 1])).text
     for page in (page_of(admin, fit="sentiment/r1"), tab):
         assert "GPU memory: an estimate before the run" in page and "envelope.engine.workspace_mib, as declared" in page
         assert "About 98 MiB on each device" in squeezed(page) and "the CUDA context and libraries" in page
@@ -116,10 +116,10 @@ def test_an_estimate_of_gpu_memory_is_shown_as_one_with_its_parts(admin: User) -
 
 
 def test_the_api_lists_nodes(admin: User) -> None:
-    make_server(make_deployment(state="ready"))
+    make_server(make_replica(state="ready"))
     client: Client = signed_in(admin)
     (node,) = client.get("/api/v1/nodes").json()["results"]
-    assert node["gpus"] is None and node["state"] == "reachable" and node["deployments"][0]["drifted_files"] is None
+    assert node["gpus"] is None and node["state"] == "reachable" and node["replicas"][0]["drifted_files"] is None
 
 
 def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:
@@ -127,20 +127,20 @@ def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:
     for number in (1, 200):
         for one in range(number):
             make_node(f"node-{number}-{one}")
-        make_server(make_deployment(state="ready"))
+        make_server(make_replica(state="ready"))
         assert queries_of(client, address) <= MOST_QUERIES
 
 
-def test_what_a_nodes_deployments_hold_and_declare_is_summed(admin: User) -> None:
+def test_what_a_nodes_replicas_hold_and_declare_is_summed(admin: User) -> None:
     told = resealed(make_release(make_model("told")), envelope={"host": {"memory_mib_min": 512}})
     untold = make_release(make_model("untold", team=make_team("vision")))
     for node, releases in (("a", (told, told, untold, told)), ("b", (told,)), ("c", ())):
         make_node(node)
         for release in releases:
-            slot = Deployment.objects.count()
+            ordinal = Replica.objects.count()
             where = {"node_id": node, "environment": make_environment("production")}
-            one = Deployment.objects.create(release=release, state="ready", slot=slot, **where)
-            make_server(one, memory_bytes=None if slot == 3 else 100 * 2**20)
+            one = Replica.objects.create(release=release, state="ready", ordinal=ordinal, **where)
+            make_server(one, memory_bytes=None if ordinal == 3 else 100 * 2**20)
     a, b, c = fleet_of(make_admin())
     assert [len(one.held) for one in (a, b, c)] == [4, 1, 0]
     assert [(one.declared_mib, one.undeclared) for one in (a, b, c)] == [(1536, 1), (512, 0), (0, 0)]
@@ -150,11 +150,11 @@ def test_what_a_nodes_deployments_hold_and_declare_is_summed(admin: User) -> Non
     other = fleet_of(actor_for(make_user("zoe", team="vision", role=Role.MODEL_TEAM)))[0]
     assert (other.declared_mib, other.undeclared) == (0, 4)
     listed = signed_in(admin).get("/api/v1/nodes").json()["results"]
-    assert [(one["measured_memory_mib"], one["deployment_count"]) for one in listed] == [(None, 4), (100, 1), (0, 0)]
+    assert [(one["measured_memory_mib"], one["replica_count"]) for one in listed] == [(None, 4), (100, 1), (0, 0)]
 
 
 def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: User) -> None:
-    server = make_server(make_deployment(state="ready"))
+    server = make_server(make_replica(state="ready"))
     told = {"address": "10.20.0.7:8000:8001", "loads": "request"}
     Node.objects.update(facts={"static": told, "containment": {"tier": "unknown"}})
     Server.objects.filter(pk=server.pk).update(pid=0, digest="")

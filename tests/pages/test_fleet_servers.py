@@ -20,9 +20,9 @@ from serving.queries.fleet import attested
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import signed_in
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_release,
+    make_replica,
     make_server,
     make_team,
     make_user,
@@ -44,14 +44,14 @@ def release() -> Release:
 
 
 def server_for(release: Release, **over: Any) -> Server:
-    deployment = make_deployment(release, make_environment("production"), state="ready")
-    return make_server(deployment, **{"digest": release.digest, **over})
+    replica = make_replica(release, make_environment("production"), state="ready")
+    return make_server(replica, **{"digest": release.digest, **over})
 
 
 def told(release: Release) -> dict[str, Any]:
     client = signed_in(make_user(team=release.model.team, role=Role.VIEWER))
     (node,) = client.get("/api/v1/nodes").json()["results"]
-    found: dict[str, Any] = node["deployments"][0]
+    found: dict[str, Any] = node["replicas"][0]
     return found
 
 

@@ -17,10 +17,10 @@ from serving.actions import keep_log
 from serving.models import ServerLog
 from tests.pages.markup import squeezed
 from tests.support.worlds.factories import (
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
     make_team,
     make_user,
@@ -212,11 +212,11 @@ def test_of_a_server_without_counters_it_does_not_say_where_the_time_went(member
 
 def test_the_servers_log_is_kept_where_no_user_is_and_shown_escaped(member: Client, running: GateRun) -> None:
     system = Actor.system("agent")
-    server = make_server(make_deployment(running.release, running.environment))
+    server = make_server(make_replica(running.release, running.environment))
     keep_log(actor=system, server=server, text="I0101 <b>loaded</b> \u202e")
     page = shown(member, "gate_run_live", running)
     assert "&lt;b&gt;loaded" in page and "U+202E" in page
-    production = make_server(make_deployment(running.release, make_environment("production")))
+    production = make_server(make_replica(running.release, make_environment("production")))
     keep_log(actor=system, server=production, text="what a user sent")
     assert ServerLog.objects.count() == 1
     told = member.get(f"/api/v1/gate-runs/{running.pk}/log").json()

@@ -8,8 +8,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts.core.access import Actor
-from serving.actions.deployments import ensure_deployment, register_node
-from serving.models import Deployment, Environment, ListedServer
+from serving.actions.lifecycle import ensure_replica, register_node
+from serving.models import Environment, ListedServer, Replica
 from tests.support.worlds.factories import RUNTIME, make_environment, make_release, make_user
 
 pytestmark = pytest.mark.django_db
@@ -54,7 +54,7 @@ def test_a_server_is_listed_shown_and_removed(root: Client) -> None:
     listed_at = ListedServer.objects.get().listed_at
     register_node(actor=AGENT, name="triton-7", runtimes=TOLD, facts={"static": {}}, listed_at=listed_at)
     release = make_release()
-    ensure_deployment(
+    ensure_replica(
         actor=AGENT, release=release, environment=Environment.objects.get(),
         reason="a test",
     )  # fmt: skip
@@ -66,6 +66,6 @@ def test_a_server_is_listed_shown_and_removed(root: Client) -> None:
     gone = f"{ADDRESS}/triton-7/remove"
     in_use = root.post(gone, {}, content_type="application/json")
     assert in_use.status_code == 409 and in_use.json()["code"] == "server_in_use"
-    Deployment.objects.update(state="gone")
+    Replica.objects.update(state="gone")
     assert root.post(gone, {"reason": "sold"}, content_type="application/json").status_code == 204
     assert root.get(ADDRESS).json()["results"] == []

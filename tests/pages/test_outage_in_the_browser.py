@@ -22,7 +22,7 @@ from rollouts.models import TrafficRecord
 from serving.models import Node
 from serving.queries.reporting import REPORTS_WITHIN
 from tests.support.rigs.browser_rig import GOOD, GREEN, TEXT, WITHIN_MS
-from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_team, make_user
+from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_team, make_user
 from tests.support.worlds.rollout_setup import OBJECTIVES, production, promoted, serves
 
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -35,7 +35,7 @@ def served() -> Release:
     """A promoted release with one server that answers, on the node `local`."""
     make_team("search")
     rollout, _ = promoted(is_ready=False, warm_s=None)
-    make_server(make_deployment(rollout.candidate, production(), state="ready"))
+    make_server(make_replica(rollout.candidate, production(), state="ready"))
     return rollout.candidate
 
 
@@ -127,7 +127,7 @@ def test_figures_are_fetched_without_an_event(page_of: Callable[..., Page]) -> N
     """Traffic writes no event; “Live” holds for it as well."""
     release = make_release(make_model("sentiment", team=make_team("search"), objectives=OBJECTIVES))
     serves(release)
-    make_server(make_deployment(release, production(), state="ready"))
+    make_server(make_replica(release, production(), state="ready"))
     with reporting():
         page = page_of(make_user(team="search", role=Role.RELEASE_MANAGER))
         page.goto(reverse("overview"))

@@ -25,10 +25,10 @@ from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
     make_team,
     make_user,
@@ -121,14 +121,14 @@ def test_nobody_is_told_what_is_not_true() -> None:
 def test_what_is_loaded_in_staging_is_shown() -> None:
     staging = make_environment("staging", title="Staging", is_routed=False)
     release = make_release(make_model("sentiment", team=make_team("search")))
-    make_server(make_deployment(release, staging, state="ready"))
+    make_server(make_replica(release, staging, state="ready"))
     page = page_of(manager())
     assert "no gateway routes here" in page and "1 of 1 answer" in page and f">{release.name}</a>" in page
 
 
 def test_what_waits_for_the_person_stands_first() -> None:
     rollout, requester, approver = awaiting()
-    make_server(make_deployment(Route.objects.get().stable, production(), state="ready"))
+    make_server(make_replica(Route.objects.get().stable, production(), state="ready"))
     client = signed_in(User.objects.get(pk=approver.user_id))
     page = page_of(client)
     assert "Needs you" in page and "needs your approval" in page and '<span class="badge">1</span>' in page
@@ -142,8 +142,8 @@ def test_servers_are_told_as_they_are() -> None:
     release = make_release(make_model("sentiment", team=make_team("search")))
     serves(release)
     assert "none is running" in page_of(manager())
-    deployment = make_deployment(release, production(), state="ready")
-    server = make_server(deployment)
+    replica = make_replica(release, production(), state="ready")
+    server = make_server(replica)
     assert "healthy</span>" in page_of(manager())
     type(server).objects.filter(pk=server.pk).update(is_serving=False)
     assert "lost</span>" in page_of(manager()) and "0 of 1 answer" in page_of(manager())
@@ -159,7 +159,7 @@ def test_its_queries_do_not_grow(count: int, django_assert_max_num_queries: Any)
     for i in range(count):
         release = make_release(make_model(f"model-{i}", team=team))
         serves(release)
-        make_deployment(release, production(), state="ready")
+        make_replica(release, production(), state="ready")
     client = manager()
     with django_assert_max_num_queries(MOST_QUERIES):
         page = page_of(client)
@@ -189,7 +189,7 @@ def test_of_more_rows_than_it_shows_the_calm_ones_are_left_off(monkeypatch: pyte
         release = make_release(make_model(name, team=team))
         serves(release)
         if name != "d-lost":
-            make_server(make_deployment(release, production(), state="ready"))
+            make_server(make_replica(release, production(), state="ready"))
     page = page_of(manager())
     shown = [name for name in ("a-calm", "b-calm", "c-calm", "d-lost") if f'">{name}</a></td>' in page]
     assert shown == ["a-calm", "d-lost"] and "And 2 more" in page
@@ -271,7 +271,7 @@ def served_and_counted(*, counted_s_ago: float, written_s_ago: float = 0.0, requ
     """A healthy model in production, whose gateways were last read so long ago."""
     release = make_release(make_model("sentiment", team=make_team("search")))
     serves(release)
-    make_server(make_deployment(release, production(), state="ready"))
+    make_server(make_replica(release, production(), state="ready"))
     now = timezone.now()
     traffic = RecentTraffic().after(now.timestamp() - 180, 600, 0, NOTHING)
     traffic = traffic.after(now.timestamp() - counted_s_ago, requests, 0, NOTHING)
@@ -323,7 +323,7 @@ def test_a_server_is_healthy_only_with_a_right_answer_of_late(
     release = make_release(make_model("sentiment", team=make_team("search"), objectives=objectives))
     serves(release)
     at = None if right_s_ago is None else timezone.now() - timedelta(seconds=right_s_ago)
-    make_server(make_deployment(release, production(), state="ready"), probed_at=at)
+    make_server(make_replica(release, production(), state="ready"), probed_at=at)
     client = manager()
     pages = {name: squeezed(client.get(reverse(name)).content.decode()) for name in ("overview", "fleet", "models")}
     pages["model"] = squeezed(client.get(reverse("model", args=["sentiment"])).content.decode())
@@ -341,9 +341,7 @@ def test_a_server_is_healthy_only_with_a_right_answer_of_late(
 def test_no_page_about_a_model_in_trouble_states_that_it_is_well(how: str) -> None:
     rollout, _ = promoted(is_ready=False, warm_s=None)
     release, slug = rollout.candidate, rollout.model.slug
-    make_server(
-        make_deployment(release, production(), state="ready"), memory_bytes=91 * 2**20, probed_at=timezone.now()
-    )
+    make_server(make_replica(release, production(), state="ready"), memory_bytes=91 * 2**20, probed_at=timezone.now())
     client, number = manager(), release.number
     addresses = {
         "models": reverse("models"),
@@ -382,7 +380,7 @@ def test_a_lost_model_stands_first_and_no_word_is_green() -> None:
         release = make_release(make_model(name, team=team))
         serves(release)
         if name == "a-healthy":
-            make_server(make_deployment(release, production(), state="ready"))
+            make_server(make_replica(release, production(), state="ready"))
     page = page_of(manager())
     table = page[page.index("<tbody>") :]
     assert table.index("b-lost") < table.index("a-healthy")

@@ -14,14 +14,14 @@ from accounts.core.access import Actor, Role
 from registry import actions
 from registry.models import Release
 from tests.pages.markup import squeezed
-from tests.support.worlds.factories import make_deployment, make_environment, make_node, make_team, make_user
+from tests.support.worlds.factories import make_environment, make_node, make_replica, make_team, make_user
 from tests.support.worlds.model_files import onnx_file
 from tests.support.worlds.registry_samples import draft_with, served_model
 from tests.support.worlds.rollout_setup import TOLD, proven_on, put, report_for, serves, started
 from validators.models import GateResult, GateRun
 
 pytestmark = pytest.mark.django_db
-TABS = ("release", "release_files", "release_gates", "release_deployments", "release_provenance")
+TABS = ("release", "release_files", "release_gates", "release_replicas", "release_provenance")
 HOSTILE = (
     b"import os\n# \xe2\x80\xae trojan \xe2\x81\xa6\n\tx = '<script>alert(1)</script>'\n" + b"y = " + b"1" * 700 + b"\n"
 )
@@ -154,7 +154,7 @@ def test_what_serves_or_failed_is_not_offered_and_says_why(member: Client, relea
     serves(release)
     page = shown(member, "release")
     assert "Roll it out…" not in page and "r1 serves production already" in page and "serves</span> production" in page
-    assert "stable in production" in shown(member, "release_deployments")
+    assert "stable in production" in shown(member, "release_replicas")
 
 
 def test_a_release_that_was_rolled_back_says_so_on_every_tab(member: Client, release: Release) -> None:
@@ -190,8 +190,8 @@ def test_gate_runs_stand_side_by_side(member: Client, release: Release) -> None:
         GateResult.objects.create(gate_run=run, gate="load", position=0, verdict=verdict, reason=f"It {verdict}.")
     page = shown(member, "release_gates")
     assert page.count('scope="col"><a href="/gate-runs/') == 2 and "It failed." in page and "It passed." in page
-    make_deployment(release, state="gone")
-    assert "gone" in shown(member, "release_deployments")
+    make_replica(release, state="gone")
+    assert "gone" in shown(member, "release_replicas")
 
 
 def test_what_expired_is_listed_with_a_button_that_runs_only_that(member: Client, release: Release) -> None:

@@ -12,7 +12,7 @@ from rollouts.queries.rollout_view import view_of
 from serving.models import Server
 from sluicegate.cli.rollout import status_lines
 from tests.pages.test_rollout_pages import page_of, press, signed_in
-from tests.support.worlds.factories import make_deployment, make_server, make_user
+from tests.support.worlds.factories import make_replica, make_server, make_user
 from tests.support.worlds.rollout_setup import awaiting, put, with_stable
 
 pytestmark = pytest.mark.django_db
@@ -22,8 +22,8 @@ NONE = "There is no rollback target: r1 has no serving server."
 def without_stable(state: str = "preparing") -> Rollout:
     """A rollout of r2, which is warm, over r1, whose server ended."""
     rollout, stable = with_stable()
-    make_server(make_deployment(stable, rollout.environment, state="ready"), is_serving=False)
-    make_server(make_deployment(rollout.candidate, rollout.environment, state="ready", slot=0))
+    make_server(make_replica(stable, rollout.environment, state="ready"), is_serving=False)
+    make_server(make_replica(rollout.candidate, rollout.environment, state="ready", ordinal=0))
     return put(rollout, state, step_index=-1, weight_bp=0)
 
 
@@ -52,7 +52,7 @@ def test_others_read_it_and_press_nothing() -> None:
 def test_the_card_and_the_sheet_of_an_approval_state_it() -> None:
     rollout, *_ = awaiting()
     assert rollout.stable is not None
-    make_server(make_deployment(rollout.stable, rollout.environment, state="ready"), is_serving=False)
+    make_server(make_replica(rollout.stable, rollout.environment, state="ready"), is_serving=False)
     client = signed_in(make_user(team="search", role=Role.RELEASE_MANAGER))
     page = client.get(reverse("approvals")).content.decode()
     assert page.count(NONE) == 2 and "r1, which has no server" in page.replace("\n", " ")

@@ -32,7 +32,7 @@ from serving import actions, queries
 from serving.adapters.triton import TritonServer
 from serving.core.gpu import reading_of
 from serving.core.routes import CHANGE_CHANNEL
-from serving.models import Deployment, Environment, Node, Server
+from serving.models import Environment, Node, Replica, Server
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
 from tests.support.rigs.triton_rig import kill_servers
@@ -103,7 +103,7 @@ class Machine:
     def free_lock(self) -> None:
         self._lock.close()
 
-    def deploy(self, kind: str, *, accelerator: dict[str, Any] | None = None) -> Deployment:
+    def deploy(self, kind: str, *, accelerator: dict[str, Any] | None = None) -> Replica:
         store = FolderStore(self.state / "blobs", max_bytes=1 << 30)
         blobs = made.MemoryBlobs()
         model = f"{kind}-{uuid.uuid4().hex[:6]}"
@@ -131,19 +131,19 @@ class Machine:
             0
         ]
         # Nodes of earlier tests are in the table, and removed: this one is chosen.
-        deployment = actions.ensure_deployment(actor=SYSTEM, release=release, environment=staging, reason="a test")
-        assert deployment.node_id == self.name
-        return deployment
+        replica = actions.ensure_replica(actor=SYSTEM, release=release, environment=staging, reason="a test")
+        assert replica.node_id == self.name
+        return replica
 
-    def ready(self, deployment: Deployment, within_s: float = 60, *, recoveries: int = 0) -> Server:
+    def ready(self, replica: Replica, within_s: float = 60, *, recoveries: int = 0) -> Server:
         def is_ready() -> bool:
-            deployment.refresh_from_db()
-            return deployment.state == "ready" and deployment.recoveries >= recoveries
+            replica.refresh_from_db()
+            return replica.state == "ready" and replica.recoveries >= recoveries
 
         assert eventually(is_ready, within_s), (
-            f"{deployment.state}: {deployment.reason}\n{(self.state / 'agent.log').read_text()[-2000:]}"
+            f"{replica.state}: {replica.reason}\n{(self.state / 'agent.log').read_text()[-2000:]}"
         )
-        server = queries.ready_server(deployment.release, deployment.environment)
+        server = queries.ready_server(replica.release, replica.environment)
         assert server
         return server
 
@@ -200,7 +200,7 @@ def ask(server: Server, value: float, timeout_s: float = 30.0) -> list[float]:
     try:
         inputs = {"x": np.full((1, 4), value, np.float32)}
         answered: list[float] = (
-            client.infer(server.deployment.release.model.slug, inputs, timeout_s=timeout_s).outputs["y"][0].tolist()
+            client.infer(server.replica.release.model.slug, inputs, timeout_s=timeout_s).outputs["y"][0].tolist()
         )
         return answered
     finally:
@@ -210,28 +210,28 @@ def ask(server: Server, value: float, timeout_s: float = 30.0) -> list[float]:
 def test_a_release_without_code_serves_and_leaves_when_it_is_drained(machine: Machine) -> None:
     with psycopg.connect(machine.database, autocommit=True) as listener:
         listener.execute(f"LISTEN {CHANGE_CHANNEL}")
-        deployment = machine.deploy("words")
-        server = machine.ready(deployment)
+        replica = machine.deploy("words")
+        server = machine.ready(replica)
         assert next(listener.notifies(timeout=60, stop_after=1), None)  # the control plane was woken
-    assert set(deployment.timings) == {"fetch_s", "load_s", "warmup_s"} and all(
-        0 <= t < 60 for t in deployment.timings.values()
+    assert set(replica.timings) == {"fetch_s", "load_s", "warmup_s"} and all(
+        0 <= t < 60 for t in replica.timings.values()
     )
     client = TritonServer(server.host, server.http_port, server.grpc_port)
     answer = client.infer(
-        deployment.release.model.slug, {"text": np.array([["good bad film"]], dtype=object)}, timeout_s=30
+        replica.release.model.slug, {"text": np.array([["good bad film"]], dtype=object)}, timeout_s=30
     )
     assert answer.outputs["total"].tolist() == [[9]]
     client.close()
     first_probe = server.probed_at
     assert eventually(lambda: Server.objects.get(pk=server.pk).probed_at > first_probe)
-    actions.drain_deployment(actor=SYSTEM, deployment=deployment, reason="done")
-    assert eventually(lambda: Deployment.objects.get(pk=deployment.pk).state == "gone")
+    actions.drain_replica(actor=SYSTEM, replica=replica, reason="done")
+    assert eventually(lambda: Replica.objects.get(pk=replica.pk).state == "gone")
     assert processes_under(machine.state) == [] and shared_memory_of(server) == [] and not Path(server.folder).exists()
 
 
 def test_files_that_change_under_a_server_raise_an_alarm_and_a_held_blob_is_not_fetched_again(machine: Machine) -> None:
-    deployment = machine.deploy("words")
-    server = machine.ready(deployment)
+    replica = machine.deploy("words")
+    server = machine.ready(replica)
     assert eventually(lambda: Server.objects.get(pk=server.pk).drift_checked_at)
     assert Server.objects.get(pk=server.pk).drift == []
     (copy,) = Path(server.folder).rglob("model.onnx")
@@ -246,74 +246,74 @@ def test_files_that_change_under_a_server_raise_an_alarm_and_a_held_blob_is_not_
 def test_a_release_that_streams_is_warmed_up_over_a_stream(machine: Machine) -> None:
     server = machine.ready(machine.deploy("streaming"))
     with contextlib.closing(TritonServer(server.host, server.http_port, server.grpc_port)) as client:
-        found = client.infer(server.deployment.release.model.slug, {"text": np.array([[b"a b"]], object)}, timeout_s=30)
+        found = client.infer(server.replica.release.model.slug, {"text": np.array([[b"a b"]], object)}, timeout_s=30)
     assert found.outputs["y"].tolist() == [[b"a b "]]
 
 
 def test_what_breaks_is_brought_back(machine: Machine) -> None:
-    deployment = machine.deploy("misbehaving")
-    first = machine.ready(deployment)
+    replica = machine.deploy("misbehaving")
+    first = machine.ready(replica)
     with pytest.raises(InferenceError):
         ask(first, 666)  # the model's process ends itself
-    second = machine.ready(deployment, recoveries=1)
+    second = machine.ready(replica, recoveries=1)
     assert second.pk != first.pk and ask(second, 3) == [6, 6, 6, 6]
 
     os.kill(second.pid, signal.SIGKILL)
     assert eventually(lambda: not Server.objects.get(pk=second.pk).is_serving)
-    third = machine.ready(deployment, recoveries=2)
+    third = machine.ready(replica, recoveries=2)
     assert not Event.objects.filter(
         verb="server.lost", reason__contains="it hung"
     ).exists()  # known at once, by no window
     assert third.pk != second.pk and third.pid != second.pid and ask(third, 4) == [8, 8, 8, 8]
     assert shared_memory_of(second) == [] and not Path(second.folder).exists()
-    assert Event.objects.filter(verb="server.lost", facts__deployment=deployment.pk).count() == 2
+    assert Event.objects.filter(verb="server.lost", facts__replica=replica.pk).count() == 2
 
 
 def test_a_killed_agent_leaves_its_servers_and_the_next_one_adopts_them(machine: Machine) -> None:
-    deployment = machine.deploy("doubling")
-    server = machine.ready(deployment)
+    replica = machine.deploy("doubling")
+    server = machine.ready(replica)
     machine.kill_agent(signal.SIGKILL)
     assert ask(server, 1) == [2, 2, 2, 2]
     machine.start_agent()
     adopted = Event.objects.filter(verb="server.adopted", subject_id=str(server.pk))
     assert eventually(adopted.exists)
-    assert machine.ready(deployment).pid == server.pid and deployment.recoveries == 0
+    assert machine.ready(replica).pid == server.pid and replica.recoveries == 0
     assert machine.kill_agent(signal.SIGTERM) == 0  # an agent that is asked to stop leaves them as well
     assert ask(server, 2) == [4, 4, 4, 4]
 
     os.kill(server.pid, signal.SIGKILL)  # while nobody watches
     machine.start_agent()
-    assert machine.ready(deployment, recoveries=1).pid != server.pid
+    assert machine.ready(replica, recoveries=1).pid != server.pid
 
 
 def test_a_second_agent_on_the_same_servers_waits_until_the_first_is_gone(machine: Machine) -> None:
-    deployment = machine.deploy("doubling")
-    server = machine.ready(deployment)
+    replica = machine.deploy("doubling")
+    server = machine.ready(replica)
     first = machine.agent
     machine.start_agent()
     assert eventually(lambda: "another agent manages" in (machine.state / "agent.log").read_text())
     time.sleep(1.0)  # what it would do, it would have begun
     assert machine.agent.poll() is None and first.poll() is None
-    assert [one.pk for one in Server.objects.filter(deployment=deployment)] == [server.pk]
+    assert [one.pk for one in Server.objects.filter(replica=replica)] == [server.pk]
     first.kill()
     first.wait(60)
     heard = Node.objects.get(name=machine.name).seen_at
     assert eventually(lambda: Node.objects.get(name=machine.name).seen_at > heard)
     read = reading_of(Node.objects.get(name=machine.name).gpus)
     assert read and bool(read.gpus) != bool(read.unknown), "what its GPUs said, or why nobody knows"
-    assert machine.ready(deployment).pid == server.pid
+    assert machine.ready(replica).pid == server.pid
 
 
 def test_an_agent_outlives_the_loss_of_its_database_connections(machine: Machine) -> None:
-    deployment = machine.deploy("doubling")
-    server = machine.ready(deployment)
+    replica = machine.deploy("doubling")
+    server = machine.ready(replica)
     with psycopg.connect(machine.database, autocommit=True) as admin:
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
     connection.close()  # ours went with them
     os.kill(server.pid, signal.SIGKILL)
-    assert machine.ready(deployment, recoveries=1).pid != server.pid
+    assert machine.ready(replica, recoveries=1).pid != server.pid
     assert machine.agent.poll() is None
 
 

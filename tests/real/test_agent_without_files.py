@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ledger.models import Event
-from serving.models import Deployment, Server
+from serving.models import Replica, Server
 from tests.real.test_agent import Machine, ask, database, eventually, machine  # noqa: F401  # fixtures
 
 pytestmark = pytest.mark.real("triton")
@@ -18,8 +18,8 @@ SHORT_FOR_S = 15.0
 
 @pytest.mark.django_db(transaction=True)
 def test_an_agent_at_its_limit_of_files_ends_no_server(machine: Machine) -> None:
-    deployments = [machine.deploy("doubling"), machine.deploy("doubling")]
-    servers = [machine.ready(one) for one in deployments]
+    replicas = [machine.deploy("doubling"), machine.deploy("doubling")]
+    servers = [machine.ready(one) for one in replicas]
     pid = machine.agent.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # nothing new is opened; what is open stays
@@ -35,10 +35,10 @@ def test_an_agent_at_its_limit_of_files_ends_no_server(machine: Machine) -> None
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     time.sleep(5)  # it looks again
     assert asked > 10 and not Event.objects.filter(verb__in=["server.lost", "server.stopped"]).exists()
-    for deployment, server in zip(deployments, servers, strict=True):
-        assert Deployment.objects.get(pk=deployment.pk).recoveries == 0
+    for replica, server in zip(replicas, servers, strict=True):
+        assert Replica.objects.get(pk=replica.pk).recoveries == 0
         assert Server.objects.get(pk=server.pk).ended_at is None
-        assert machine.ready(deployment).pid == server.pid and ask(server, 3) == [6, 6, 6, 6]
+        assert machine.ready(replica).pid == server.pid and ask(server, 3) == [6, 6, 6, 6]
     assert len(list(machine.servers.glob("*/shim.json"))) == 2
 
 

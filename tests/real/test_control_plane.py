@@ -25,8 +25,8 @@ from serving.actions.gateways import drain_gateway, register_gateway, remove_gat
 from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane.plane import BLIND_AFTER_S, HEARTBEAT_S, POLL_S, RETRY_S
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Gateway, Node, RequestExample, Route, RouteAck, Server
+from serving.core.lifecycle import ReplicaState
+from serving.models import Environment, Gateway, Node, Replica, RequestExample, Route, RouteAck, Server
 from serving.queries.routes import Ack, acknowledged
 from tests.support.rigs.control_plane_rig import ControlPlaneProcess, Wire
 from tests.support.rigs.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, wait_until
@@ -66,14 +66,14 @@ class World:
         )
 
     def _server(self, release: Release, backend: Backend | None = None) -> Server:
-        slot = Deployment.objects.filter(release=release).count()
+        ordinal = Replica.objects.filter(release=release).count()
         node, _ = Node.objects.get_or_create(name="local")
-        deployment = Deployment.objects.create(
-            release=release, environment=self.environment, node=node, state=DeploymentState.READY, slot=slot
+        replica = Replica.objects.create(
+            release=release, environment=self.environment, node=node, state=ReplicaState.READY, ordinal=ordinal
         )
         at = (backend or self.backends[release.name]).endpoint
         return Server.objects.create(
-            deployment=deployment, http_port=at.http_port, grpc_port=at.grpc_port, metrics_port=1, pid=1, folder="f",
+            replica=replica, http_port=at.http_port, grpc_port=at.grpc_port, metrics_port=1, pid=1, folder="f",
             is_serving=True, probed_at=timezone.now(),
         )  # fmt: skip
 
@@ -286,20 +286,20 @@ def test_gateways_are_marked_as_seen_only_while_they_are_there(world: World) -> 
 
 def test_a_gateway_that_follows_asks_no_server_that_is_drained_and_a_frozen_one_does_not_follow(world: World) -> None:
     leaves = world.backends["r1 elsewhere"] = Backend(world.loop, "r1 elsewhere").start()
-    other = world._server(world.r1, leaves).deployment
+    other = world._server(world.r1, leaves).replica
     world.start()
     world.apply(0)
     traffic = Traffic(world.envoy)
     wait_until(lambda: leaves.hits, "both servers are asked")
 
-    def write(state: DeploymentState) -> datetime:
-        Deployment.objects.filter(pk=other.pk).update(state=state)
+    def write(state: ReplicaState) -> datetime:
+        Replica.objects.filter(pk=other.pk).update(state=state)
         return clock.now()
 
     def follows(since: datetime) -> bool:
         return Gateway.objects.filter(follows_at__gt=since).exists()
 
-    at = write(DeploymentState.DRAINING)
+    at = write(ReplicaState.DRAINING)
     wait_until(lambda: follows(at), "the gateway follows")
     traffic.go_on()  # what was under way is over
     asked = leaves.hits
@@ -308,7 +308,7 @@ def test_a_gateway_that_follows_asks_no_server_that_is_drained_and_a_frozen_one_
 
     os.kill(world.envoy.pid or 0, signal.SIGSTOP)
     try:
-        at = write(DeploymentState.READY)
+        at = write(ReplicaState.READY)
         twice = at + timedelta(seconds=2 * HEARTBEAT_S)
         wait_until(lambda: Gateway.objects.filter(seen_at__gt=twice).exists(), "it is marked as seen: it is connected")
         assert not follows(at)

@@ -11,7 +11,7 @@ import pytest
 
 from serving import queries
 from serving.core.gpu import reading_of
-from serving.models import Deployment, Node
+from serving.models import Node, Replica
 from tests.real.test_agent import Machine, database, eventually, machine  # noqa: F401
 from tests.support.worlds.factories import make_admin
 from validators.actions import request_gate_run
@@ -25,7 +25,7 @@ LENIENT_MS, HOPELESS_MS = 60_000.0, 1e-3
 
 
 def judged(
-    deployment: Deployment, slo_ms: float = LENIENT_MS, meanwhile: Callable[[], object] = lambda: None
+    replica: Replica, slo_ms: float = LENIENT_MS, meanwhile: Callable[[], object] = lambda: None
 ) -> tuple[GateRun, Mapping[str, tuple[str, str]]]:
     """The gate run, and (verdict, reason) of each gate. `meanwhile` is done once, while the load runs."""
     load = {
@@ -36,10 +36,10 @@ def judged(
         "max_lag_ms": 60_000,
         "burst_s": 0,
     }
-    served = deployment.release.model
+    served = replica.release.model
     served.gate_policy = {"gates": ["load", "gpu"], "load": load}
     served.save()
-    gate_run, _ = request_gate_run(actor=make_admin(), release=deployment.release)
+    gate_run, _ = request_gate_run(actor=make_admin(), release=replica.release)
     done: list[object] = []
 
     def beat(at: int, total: int, note: str) -> bool:
@@ -54,18 +54,18 @@ def judged(
 
 
 def test_a_release_that_declares_no_gpu_has_nothing_to_prove(machine: Machine) -> None:
-    deployment = machine.deploy("doubling")
-    machine.ready(deployment)
-    run, found = judged(deployment)
+    replica = machine.deploy("doubling")
+    machine.ready(replica)
+    run, found = judged(replica)
     assert found["gpu"] == ("passed", "It declares no GPU: nothing to prove.")
     assert (found["load"][0], run.verdict) == ("passed", "passed")
 
 
 def test_a_gpu_that_nobody_saw_the_release_on_proves_nothing(machine: Machine) -> None:
     """On a machine without one nothing is read; on a machine with one, the release is not seen there."""
-    deployment = machine.deploy("doubling", accelerator=NVIDIA)
-    machine.ready(deployment)
-    run, found = judged(deployment)
+    replica = machine.deploy("doubling", accelerator=NVIDIA)
+    machine.ready(replica)
+    run, found = judged(replica)
     assert (found["load"][0], found["gpu"][0], run.verdict) == ("passed", "undecided", "undecided")
     read = reading_of(Node.objects.get(name=machine.name).gpus)
     assert read
@@ -82,8 +82,8 @@ class Recorded:
         machine.start_agent()
         node = Node.objects.filter(name=machine.name)
         assert eventually(lambda: bool((read := reading_of(node.get().gpus)) and read.gpus))
-        self.deployment = machine.deploy("doubling", accelerator=NVIDIA)
-        self.server = machine.ready(self.deployment)
+        self.replica = machine.deploy("doubling", accelerator=NVIDIA)
+        self.server = machine.ready(self.replica)
 
     def tell(self, frame: int) -> None:
         """From the next reading on."""
@@ -99,7 +99,7 @@ class Recorded:
 def test_a_gpu_that_was_well_passes(machine: Machine) -> None:
     recorded = Recorded(machine, "well")
     recorded.tell(frame=1)
-    run, found = judged(recorded.deployment)
+    run, found = judged(recorded.replica)
     assert found["gpu"] == ("passed", "The GPU was well and undisturbed, and the release kept to it."), found
     evidence = run.results.get(gate="gpu").evidence
     assert evidence["finding"] == "well" and evidence["unknown"] == []
@@ -114,7 +114,7 @@ def test_an_xid_of_the_hardware_during_the_load_is_not_the_releases(machine: Mac
         recorded.tell(frame=2)
         assert eventually(recorded.has_heard_an_xid)
 
-    run, found = judged(recorded.deployment, HOPELESS_MS, falls_off_the_bus)
+    run, found = judged(recorded.replica, HOPELESS_MS, falls_off_the_bus)
     verdict, reason = found["load"]
     assert verdict == "errored" and "Xid 79" in reason and "The machine is at fault, not the release" in reason
     assert "Measured was: " in reason and run.results.get(gate="load").evidence["gpu"]["finding"] == "node"
@@ -124,5 +124,5 @@ def test_an_xid_of_the_hardware_during_the_load_is_not_the_releases(machine: Mac
 def test_the_same_failure_on_a_gpu_that_was_well_is_the_releases(machine: Machine) -> None:
     recorded = Recorded(machine, "well")
     recorded.tell(frame=1)
-    run, found = judged(recorded.deployment, HOPELESS_MS)
+    run, found = judged(recorded.replica, HOPELESS_MS)
     assert (found["load"][0], run.verdict) == ("failed", "failed")

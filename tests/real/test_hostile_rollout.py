@@ -37,10 +37,10 @@ from tests.support.rigs.hostile_rig import Servers, Tritons, told, tritons
 from tests.support.servers.hostile import GOOD, OVER_HTTP, OverHttp, message, over_grpc, packed, raw, tensor
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -98,10 +98,10 @@ class Story:
 
     def serve(self, name: str) -> Release:
         release = make_release(self.model)
-        deployment = make_deployment(release, self.environment, state="ready")
+        replica = make_replica(release, self.environment, state="ready")
         one = self.world.running[name]
         make_server(
-            deployment, http_port=one.http_port, grpc_port=one.grpc_port, metrics_port=one.metrics_port, pid=one.pid,
+            replica, http_port=one.http_port, grpc_port=one.grpc_port, metrics_port=one.metrics_port, pid=one.pid,
             probed_at=timezone.now(),
         )  # fmt: skip
         return release

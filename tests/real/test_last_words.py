@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.real("triton", "onnx"), pytest.mark.django_db(transact
 
 
 def test_what_a_killed_server_leaves_is_in_the_report(machine: Machine) -> None:
-    deployment = machine.deploy("doubling")
-    served = deployment.release.model
+    replica = machine.deploy("doubling")
+    served = replica.release.model
     served.gate_policy = {"gates": ["load"], "load": {"rate_per_s": 20, "duration_s": 4}}
     served.save()
-    server = machine.ready(deployment)
-    gate_run, _ = request_gate_run(actor=make_admin(), release=deployment.release)
+    server = machine.ready(replica)
+    gate_run, _ = request_gate_run(actor=make_admin(), release=replica.release)
 
     def beat(done: int, total: int, note: str) -> bool:
         """Kills the server once the load runs and a reading was taken of it."""

@@ -44,7 +44,7 @@ from serving.targets.local_trial import LocalServer
 from tests.contracts.serving_models import VENV
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until
 from tests.support.rigs.triton_rig import local_launcher
-from tests.support.worlds.factories import make_admin, make_deployment, make_environment, make_server
+from tests.support.worlds.factories import make_admin, make_environment, make_replica, make_server
 from tests.support.worlds.registry_samples import developer, put, served_model
 from tests.support.worlds.tiny_gguf import PLAIN_TEMPLATE, STRICT_TEMPLATE, tiny_gguf
 from validators.core.policy import parse_policy
@@ -125,9 +125,9 @@ class Shop:
         folder = self.launcher.folder_for(1, MODEL, release.name)
         running = self.launcher.start(LaunchSpec(1, MODEL, release.name, str(release.digest), manifest, folder))
         self.launcher.await_loaded(running, MODEL, timeout_s=120)
-        deployment = make_deployment(release, self.environment, state="ready")
+        replica = make_replica(release, self.environment, state="ready")
         row = make_server(
-            deployment, http_port=running.http_port, grpc_port=running.grpc_port, metrics_port=running.metrics_port,
+            replica, http_port=running.http_port, grpc_port=running.grpc_port, metrics_port=running.metrics_port,
             pid=running.pid, probed_at=timezone.now(),
         )  # fmt: skip
         assert self.launcher.adopt(folder) == running

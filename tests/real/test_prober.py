@@ -41,7 +41,7 @@ from serving.ports import RunningServer
 from tests.contracts import serving_models as made
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until
 from tests.support.rigs.triton_rig import local_launcher
-from tests.support.worlds.factories import make_actor, make_deployment, make_environment, make_model, make_server
+from tests.support.worlds.factories import make_actor, make_environment, make_model, make_replica, make_server
 from validators.actions import add_golden_set
 
 pytestmark = [
@@ -196,8 +196,8 @@ class World:
 
     def _arm(self, release: Release, name: str) -> Arm:
         at = self.tritons[name]
-        deployment = make_deployment(release, self.environment, state="ready")
-        make_server(deployment, http_port=at.http_port, grpc_port=at.grpc_port)
+        replica = make_replica(release, self.environment, state="ready")
+        make_server(replica, http_port=at.http_port, grpc_port=at.grpc_port)
         return Arm(release.name, str(release.digest), (ServerAddress("127.0.0.1", at.http_port, at.grpc_port),))
 
     def mirror(self, mirror_bp: int, *, candidate_bp: int = 0) -> None:

@@ -30,9 +30,9 @@ from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.node_launcher import Connect
-from serving.agent.reconciler import DeploymentReconciler
+from serving.agent.reconciler import ReplicaReconciler
 from serving.agent.timings import AgentTimings
-from serving.models import Deployment, Environment, Node, Route
+from serving.models import Environment, Node, Replica, Route
 from serving.ports import InferenceError, RunningServer
 from tests.contracts import serving_models as made
 from tests.support.rigs.gateway_rig import wait_until
@@ -73,7 +73,7 @@ def triton(server: RunningServer) -> TritonServer:
 
 
 class World:
-    """A model that sleeps for the seconds in its request, on a real server, and the reconciler of its deployment.
+    """A model that sleeps for the seconds in its request, on a real server, and the reconciler of its replica.
 
     Below 0 it computes for so long, and keeps its interpreter busy.
     """
@@ -98,11 +98,11 @@ class World:
         )
         self.environment = Environment.objects.get_or_create(slug="production", defaults={"title": "Production"})[0]
         node = Node.objects.create(name=f"n{next(_numbers)}")
-        self.row = Deployment.objects.create(release=self.release, environment=self.environment, node=node)
+        self.row = Replica.objects.create(release=self.release, environment=self.environment, node=node)
         self.launcher = LocalLauncher(
             servers=folder / "servers", venv=made.VENV, blobs=BlobCache(folder / "cache", blobs)
         )
-        self.reconciler = DeploymentReconciler(
+        self.reconciler = ReplicaReconciler(
             self.row.pk, actor=SYSTEM, launcher=self.launcher, connect=connect, pace=pace
         )
         self._load = ThreadPoolExecutor(16)
@@ -319,7 +319,7 @@ def test_a_server_that_leaves_stays_until_its_running_request_is_answered(make: 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(world.ask, 20.0, 120.0, before)
         wait_until(lambda: world.launcher.open_requests(before) == 2, "the request has come; the agent watches too")
-        Deployment.objects.filter(pk=world.row.pk).update(is_wanted=False)
+        Replica.objects.filter(pk=world.row.pk).update(is_wanted=False)
         assert world.tend(lambda: world.state == "gone") >= 15
         assert answer.result() == "ok"
     assert "open connections" not in world.row.reason
@@ -331,7 +331,7 @@ def test_a_server_that_leaves_waits_no_longer_than_any_request_may_take(make: Ca
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(world.ask, 600.0, 600.0, before)
         wait_until(lambda: world.launcher.open_requests(before) == 2, "the request has come; the agent watches too")
-        Deployment.objects.filter(pk=world.row.pk).update(is_wanted=False)
+        Replica.objects.filter(pk=world.row.pk).update(is_wanted=False)
         assert world.tend(lambda: world.state == "gone")
         assert answer.result() != "ok"
     assert "after 1 s it still had 1 open connections" in world.row.reason

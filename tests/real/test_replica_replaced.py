@@ -21,7 +21,7 @@ from rollouts.engine import loop, stable_replicas
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord
-from serving.actions.deployments import ensure_deployment
+from serving.actions.lifecycle import ensure_replica
 from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.adapters.envoy_hosts import EnvoyHosts
@@ -30,9 +30,9 @@ from serving.agent.node_agent import Agent
 from serving.agent.timings import AgentTimings
 from serving.control_plane import store
 from serving.core.routes import RoutingTable, admit
-from serving.models import Deployment, Gateway, Scale
+from serving.models import Gateway, Replica, ReplicaTarget
 from serving.ports import LaunchSpec, RunningServer
-from serving.queries.deployments import answering_servers
+from serving.queries.inventory import answering_servers
 from tests.contracts.serving_models import serving
 from tests.support.fakes.ports import FakeLauncher, FakeModel
 from tests.support.rigs.engine_rig import ROOM, _no_waiting, hear_everyone  # noqa: F401 - one moment with failures is proof
@@ -114,8 +114,8 @@ class Site:
         )  # fmt: skip
         self.stable, self.candidate = (resealed(make_release(self.model), serving=serving()) for _ in range(2))
         for release, many in zip((self.stable, self.candidate), replicas, strict=True):
-            Scale.objects.create(release=release, environment=self.environment, replicas=many)
-            ensure_deployment(actor=SYSTEM, release=release, environment=self.environment, reason="It serves.")
+            ReplicaTarget.objects.create(release=release, environment=self.environment, replicas=many)
+            ensure_replica(actor=SYSTEM, release=release, environment=self.environment, reason="It serves.")
             self.wait_for(lambda one=release, n=many: len(self.answering(one)) == n, f"{release.name} answers")
         set_route(actor=SYSTEM, environment=self.environment, model=self.model, stable=self.stable, reason="It serves.")
         self.obey()
@@ -131,14 +131,14 @@ class Site:
             )
         )
 
-    def answering(self, release: Release) -> list[Deployment]:
-        """By slot."""
-        found = [one.deployment for one in answering_servers().filter(deployment__release=release)]
-        return sorted(found, key=lambda one: one.slot)
+    def answering(self, release: Release) -> list[Replica]:
+        """By ordinal."""
+        found = [one.replica for one in answering_servers().filter(replica__release=release)]
+        return sorted(found, key=lambda one: one.ordinal)
 
-    def backend_of(self, deployment: Deployment) -> Backend:
-        (folder,) = deployment.servers.filter(ended_at=None).values_list("folder", flat=True)
-        return self.agents[str(deployment.node_id)].backends[Path(folder)]
+    def backend_of(self, replica: Replica) -> Backend:
+        (folder,) = replica.servers.filter(ended_at=None).values_list("folder", flat=True)
+        return self.agents[str(replica.node_id)].backends[Path(folder)]
 
     def obey(self) -> None:
         """The gateway takes what was written, and its word is written down, as the control plane does."""
@@ -244,11 +244,11 @@ def test_the_rollout_holds_the_replica_is_set_aside_and_another_takes_its_place(
 
     site.until(lambda: len(site.answering(site.candidate)) == 2, "another answers in its place")
     (other,) = (one for one in site.answering(site.candidate) if one.pk != good.pk)
-    assert (other.slot, other.node_id != bad.node_id) == (bad.slot, True)
+    assert (other.ordinal, other.node_id != bad.node_id) == (bad.ordinal, True)
     site.until(lambda: site.backend_of(other).hits > 0, "users are answered by it")
     site.until(
         lambda: not site.rollout.reason.startswith("r2 waits") and "in the place of" not in site.rollout.reason, "on"
     )
     assert site.rollout.state == "shifting" and site.rollout.weight_bp == 5000 and backend.hits == asked
     assert site.codes().count("replica_differs") == 1 and not DecisionRecord.objects.filter(action="roll_back").exists()
-    site.wait_for(lambda: Deployment.objects.get(pk=bad.pk).state == "gone", "its agent lets the bad one go")
+    site.wait_for(lambda: Replica.objects.get(pk=bad.pk).state == "gone", "its agent lets the bad one go")

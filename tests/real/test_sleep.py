@@ -22,7 +22,7 @@ from serving.core.asleep import Asleep
 from serving.core.request_limits import Limits
 from serving.core.routes import digest12
 from serving.core.sleep import LEAST_S, SleepRule
-from serving.models import Deployment, Server, Sleep
+from serving.models import Replica, Server, Sleep
 from tests.real.test_agent import SYSTEM, Machine, database, machine, processes_under  # noqa: F401
 from tests.real.test_static_servers import BODY, Product, gateway  # noqa: F401
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Envoy, Rig, Traffic, rig, wait_until
@@ -173,13 +173,13 @@ def test_a_triton_that_nobody_asks_is_unloaded_and_answers_again_when_it_is_aske
     assert sleep().state == "awake"
     ahead = timedelta(seconds=LEAST_S + 60)
     wait_until(looked(lambda: sleep().state == "asleep"), "it sleeps")
-    wait_until(looked(lambda: Deployment.objects.get(pk=first.pk).state == "gone"), "its server is gone")
+    wait_until(looked(lambda: Replica.objects.get(pk=first.pk).state == "gone"), "its server is gone")
     wait_until(lambda: not processes_of(server), "its processes have ended")
     assert asked() == 503
     assert refused(gateway, product.model.slug)[0] is grpc.StatusCode.UNAVAILABLE
     wait_until(looked(lambda: sleep().state == "awake"), "it answers again")
     wait_until(lambda: asked() == 200, "the gateway has heard of it")
-    again = Deployment.objects.exclude(pk=first.pk).get(release=release)
+    again = Replica.objects.exclude(pk=first.pk).get(release=release)
     assert again.state == "ready" and sleep().wake_s == 3 + -(
         -(first.timings["load_s"] + first.timings["warmup_s"]) // 1
     )

@@ -10,7 +10,7 @@ from rollouts import actions
 from rollouts.models import Rollout
 from rollouts.queries.rollout_view import view_of
 from serving.control_plane import store
-from serving.models import Deployment, Gateway
+from serving.models import Gateway, Replica
 from serving.ports import LaunchError, LaunchSpec, RunningServer
 from sluicegate.cli.rollout import status_lines
 from tests.real.test_replica_replaced import REQUESTS, Site, Stubs, nodes  # noqa: F401 - the nodes are a fixture
@@ -32,9 +32,9 @@ class Licensed(Site):
     def end_license(self) -> None:
         """Kills stable's one server, which then does not load again."""
         type(self).has_ended = True
-        (deployment,) = self.answering(self.stable)
-        backend = self.backend_of(deployment)
-        launcher = self.agents[str(deployment.node_id)]
+        (replica,) = self.answering(self.stable)
+        backend = self.backend_of(replica)
+        launcher = self.agents[str(replica.node_id)]
         launcher.running[next(folder for folder, one in launcher.backends.items() if one is backend)][1].is_down = True
         backend.stop()
         self.wait_for(lambda: not self.answering(self.stable), "stable's server is gone")
@@ -103,4 +103,4 @@ def test_the_policy_answers_users_again_and_promotes_the_fix_by_evidence(site: L
     assert site.codes()[-1] == "stable_gone"
     site.until(lambda: site.rollout.state == "promoted", "it is promoted")
     assert site.statuses == {200: REQUESTS} and site.rollout.reason == "All traffic went to r2."
-    site.wait_for(lambda: not Deployment.objects.filter(release=site.stable, is_wanted=True).exists(), "r1 is let go")
+    site.wait_for(lambda: not Replica.objects.filter(release=site.stable, is_wanted=True).exists(), "r1 is let go")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollouts.models import DecisionRecord
-from serving.models import Deployment
+from serving.models import Replica
 from tests.real.test_replica_replaced import POLICY, Site, Stubs, nodes  # noqa: F401 - the nodes are a fixture
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.rigs.gateway_rig import Rig
@@ -30,7 +30,7 @@ def site(nodes: tuple[Rig, dict[str, Stubs]]) -> Site:  # noqa: F811 - the fixtu
     return Site(*nodes, replicas=(3, 1), max_frac=0.5, **WEIGHTS)
 
 
-def backends(site: Site) -> tuple[Deployment, Backend, Backend]:
+def backends(site: Site) -> tuple[Replica, Backend, Backend]:
     """Stable's third replica, its server, and the candidate's."""
     *_, bad = site.answering(site.stable)
     (candidate,) = site.answering(site.candidate)
@@ -51,12 +51,14 @@ def test_a_candidate_no_worse_than_stable_looks_waits_for_another_replica_and_is
     assert decided.action == "hold" and site.rollout.weight_bp == 3000 and not decided.facts["is_aside"]
 
     site.until(
-        lambda: Deployment.objects.get(pk=bad.pk).state == "gone",
+        lambda: Replica.objects.get(pk=bad.pk).state == "gone",
         "another has taken its place",
         fails=[(of_stable, OF_STABLE)],
     )
     others = site.answering(site.stable)
-    assert len(others) == 3 and {one.slot for one in others} == {0, 1, 2} and bad.pk not in {one.pk for one in others}
+    assert (
+        len(others) == 3 and {one.ordinal for one in others} == {0, 1, 2} and bad.pk not in {one.pk for one in others}
+    )
     assert site.rollout.state == "shifting" and site.rollout.weight_bp == 3000
 
     site.until(
@@ -76,5 +78,5 @@ def test_a_good_candidate_goes_on_once_another_has_taken_its_place(site: Site) -
     assert CODE in site.codes(), site.rollout.reason
     assert site.rollout.weight_bp == 3000
     site.until(lambda: site.rollout.weight_bp == 3300, "it goes on", fails=[(of_stable, OF_STABLE)])
-    assert Deployment.objects.get(pk=bad.pk).state == "gone"
+    assert Replica.objects.get(pk=bad.pk).state == "gone"
     assert site.codes().count(CODE) == 1 and not DecisionRecord.objects.filter(action="roll_back").exists()

@@ -13,7 +13,7 @@ import pytest
 from ledger.core.errors import Unavailable
 from serving.core.lifecycle import LIVE
 from serving.core.static_servers import NOTHING, REQUEST
-from serving.models import Deployment, Node, Server
+from serving.models import Node, Replica, Server
 from serving.queries.fleet import fleet_of
 from tests.contracts import serving_models as made
 from tests.real.test_agent import database, eventually  # noqa: F401
@@ -45,10 +45,10 @@ def test_what_an_owner_serves_with_kserve_is_routed_watched_and_left(
     release = product.release(1)
     place = listed(theirs.at, NOTHING)
     with tended(database, tmp_path, [place]) as machine:
-        deployment = product.deploy(release)
-        assert deployment.node_id == place.node_id
-        machine.ready(deployment)
-        server = server_of(deployment)
+        replica = product.deploy(release)
+        assert replica.node_id == place.node_id
+        machine.ready(replica)
+        server = server_of(replica)
         assert (server.pid, server.http_port, server.digest) == (0, theirs.http_port, "")
         (offered,) = Node.objects.get(pk=place.node_id).runtimes
         assert offered["server"] == "kserve" and set(offered["versions"]) == {"kserve"}
@@ -61,12 +61,12 @@ def test_what_an_owner_serves_with_kserve_is_routed_watched_and_left(
         try:
             users.hear("r1")
             theirs.kill()
-            assert eventually(lambda: "does not answer as it should" in Deployment.objects.get(pk=deployment.pk).reason)
-            row = Deployment.objects.get(pk=deployment.pk)
+            assert eventually(lambda: "does not answer as it should" in Replica.objects.get(pk=replica.pk).reason)
+            row = Replica.objects.get(pk=replica.pk)
             assert row.state in LIVE and not Server.objects.filter(pk=server.pk, is_serving=True).exists()
             wait_until(lambda: users.ask() == "HTTP 503", "users are told the truth")
             theirs.start()
-            machine.ready(deployment, recoveries=1)
+            machine.ready(replica, recoveries=1)
             users.hear("r1")
         finally:
             users.stop()

@@ -34,7 +34,7 @@ from serving.actions.static_servers import list_server
 from serving.core.lifecycle import LIVE
 from serving.core.platforms import PlatformKind
 from serving.core.static_servers import REQUEST, StaticServer
-from serving.models import Deployment, Environment, ListedServer, Node, Server
+from serving.models import Environment, ListedServer, Node, Replica, Server
 from serving.queries.fleet import fleet_of
 from serving.queries.routes import acknowledged
 from tests.contracts import serving_models as made
@@ -137,8 +137,8 @@ class Product:
             sealed_at=timezone.now(),
         )
 
-    def deploy(self, release: Release) -> Deployment:
-        return actions.ensure_deployment(
+    def deploy(self, release: Release) -> Replica:
+        return actions.ensure_replica(
             actor=SYSTEM, release=release, environment=self.environment, reason="a test wants it"
         )
 
@@ -220,15 +220,15 @@ def gateway(database: str, tmp_path: Path) -> Iterator[Envoy]:
         plane.wait(60)
 
 
-def server_of(deployment: Deployment) -> Server:
-    found = queries.server_of(deployment)
+def server_of(replica: Replica) -> Server:
+    found = queries.server_of(replica)
     assert found
     return found
 
 
-def ready(place: Place, deployment: Deployment, **over: Any) -> Server:
-    place.machine.ready(deployment, **over)
-    return server_of(deployment)
+def ready(place: Place, replica: Replica, **over: Any) -> Server:
+    place.machine.ready(replica, **over)
+    return server_of(replica)
 
 
 def test_releases_are_rolled_over_servers_that_somebody_else_runs(
@@ -254,8 +254,8 @@ def test_releases_are_rolled_over_servers_that_somebody_else_runs(
         users.hear("r1")
         users.hear("r2")
         product.route(r2)
-        actions.release_deployment(actor=SYSTEM, release=r1, environment=product.environment, reason="r2 is stable")
-        assert eventually(lambda: Deployment.objects.get(pk=first.pk).state == "gone")
+        actions.release_replica(actor=SYSTEM, release=r1, environment=product.environment, reason="r2 is stable")
+        assert eventually(lambda: Replica.objects.get(pk=first.pk).state == "gone")
         assert not one.has(product.model.slug) and one.owner.is_running  # taken out of it, and it lives on
         third = product.deploy(r3)
         assert third.node_id == one.name
@@ -274,9 +274,9 @@ def test_what_its_owner_kills_and_brings_back_is_given_its_release_again(
 ) -> None:
     product = Product(tmp_path)
     r1 = product.release(1)
-    deployment = product.deploy(r1)
-    place = next(one for one in places if one.name == deployment.node_id)
-    server = ready(place, deployment)
+    replica = product.deploy(r1)
+    place = next(one for one in places if one.name == replica.node_id)
+    server = ready(place, replica)
     product.route(r1)
     wait_until(gateway.is_open, "the gateway's port")
     users = Users(gateway, product.model.slug)
@@ -284,12 +284,12 @@ def test_what_its_owner_kills_and_brings_back_is_given_its_release_again(
         users.hear("r1")
         place.owner.kill()
         assert eventually(lambda: not Server.objects.get(pk=server.pk).is_serving)
-        assert eventually(lambda: "does not answer as it should" in Deployment.objects.get(pk=deployment.pk).reason)
-        row = Deployment.objects.get(pk=deployment.pk)
+        assert eventually(lambda: "does not answer as it should" in Replica.objects.get(pk=replica.pk).reason)
+        row = Replica.objects.get(pk=replica.pk)
         assert row.state in LIVE and row.state != "ready" and "STABLE r1 HAS NO SERVER" in row.reason
         wait_until(lambda: users.ask() == "HTTP 503", "users are told the truth")
         place.owner.start()
-        again = ready(place, deployment, recoveries=1)
+        again = ready(place, replica, recoveries=1)
         assert again.pk != server.pk and place.has(product.model.slug)
         users.hear("r1")
     finally:
@@ -305,19 +305,19 @@ def test_what_its_owner_kills_and_brings_back_is_given_its_release_again(
 
 def test_an_agent_that_is_killed_finds_its_release_there_again(places: list[Place], tmp_path: Path) -> None:
     product = Product(tmp_path)
-    deployment = product.deploy(product.release(1))
-    place = next(one for one in places if one.name == deployment.node_id)
-    server = ready(place, deployment)
+    replica = product.deploy(product.release(1))
+    place = next(one for one in places if one.name == replica.node_id)
+    server = ready(place, replica)
     place.machine.kill_agent(signal.SIGKILL)
     assert ask(server, 1) == [2, 2, 2, 2]
     place.machine.start_agent()
     assert eventually(Event.objects.filter(verb="server.adopted", subject_id=str(server.pk)).exists)
-    assert ready(place, deployment).pk == server.pk and deployment.recoveries == 0
+    assert ready(place, replica).pk == server.pk and replica.recoveries == 0
 
     place.machine.kill_agent(signal.SIGKILL)
     place.owner.kill()  # while nobody watches
     place.owner.start()
     place.machine.start_agent()
-    assert ready(place, deployment, recoveries=1).pk != server.pk and place.has(product.model.slug)
+    assert ready(place, replica, recoveries=1).pk != server.pk and place.has(product.model.slug)
     place.machine.kill_agent(signal.SIGTERM)
     assert place.has(product.model.slug)  # an agent that is asked to stop leaves it as well

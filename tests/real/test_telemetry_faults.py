@@ -29,10 +29,10 @@ from tests.support.rigs.gateway_rig import MODEL, Backend, Envoy, Loop, Rig, Tra
 from tests.support.servers.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -179,8 +179,8 @@ class Stage:
     def _served(self, release: Release, name: str) -> Release:
         assert release.name == name
         at = self.backends[name].endpoint
-        deployment = make_deployment(release, self.environment, state="ready")
-        make_server(deployment, http_port=at.http_port, grpc_port=at.grpc_port, metrics_port=1)
+        replica = make_replica(release, self.environment, state="ready")
+        make_server(replica, http_port=at.http_port, grpc_port=at.grpc_port, metrics_port=1)
         return release
 
     def start(self) -> None:

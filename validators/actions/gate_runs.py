@@ -26,7 +26,7 @@ from registry.signing import installation_keys
 from serving.actions.routes import lock_open
 from serving.models import Environment
 from serving.queries import get_environment
-from serving.queries.deployments import find_environment
+from serving.queries.inventory import find_environment
 from validators import queries
 from validators.actions.report_body import report_body
 from validators.core.attested import predicate_facts

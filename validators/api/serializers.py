@@ -136,7 +136,7 @@ class ReportOut(serializers.Serializer[Report]):
     policy_digest = serializers.CharField()
     body = serializers.SerializerMethodField()
     expired = serializers.SerializerMethodField(
-        help_text="what of it does not hold on the node that a new deployment would be given, under today's gate policy"
+        help_text="what of it does not hold on the node that a new replica would be given, under today's gate policy"
     )
     created_at = serializers.DateTimeField()
 

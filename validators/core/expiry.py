@@ -98,7 +98,7 @@ def expired(
         return []
     gates = tuple(str(one["gate"]) for one in found)
     if place is None:
-        said = "no node with its runtime image and backend takes deployments, so its place is unknown"
+        said = "no node with its runtime image and backend takes replicas, so its place is unknown"
         lines = [Expired("place", gates, said)]
     else:
         lines = list(_elsewhere(found, place, _facts_asked(policy, on_gpu=on_gpu)))

@@ -102,5 +102,5 @@ def _start(gate_run: GateRun, release: Release, *, actor: Actor, pulse: Callable
         except StateChanged:
             if monotonic() > deadline:
                 raise
-            pulse(f"waiting for the last deployment of {release.name} to go")
+            pulse(f"waiting for the last replica of {release.name} to go")
             sleep(_POLL_S * 2)

@@ -1,4 +1,4 @@
-"""The fleet: nodes with their facts and deployments, and the nodes that a release would fit."""
+"""The fleet: nodes with their facts and replicas, and the nodes that a release would fit."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ TABS = (
     ("Summary", "release"),
     ("Files", "release_files"),
     ("Gates", "release_gates"),
-    ("Deployments", "release_deployments"),
+    ("Replicas", "release_replicas"),
     ("Provenance", "release_provenance"),
 )
 

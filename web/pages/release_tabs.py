@@ -20,7 +20,7 @@ from registry.models import Release
 from registry.queries.declared import learn_declared
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.queries.admission import admissions_of, with_proven
-from serving.queries.deployments import deployments_of, nodes
+from serving.queries.inventory import nodes, replicas_of
 from serving.queries.node_fit import fits_of
 from serving.queries.replicas import observed, plans_of
 from serving.queries.reporting import is_reporting
@@ -33,7 +33,7 @@ from web.pages.session import live
 
 #: Gate runs that stand side by side, and rows of a page.
 MOST_BESIDE = 5
-ROWS_PER_PAGE, MOST_DEPLOYMENTS = 25, 100
+ROWS_PER_PAGE, MOST_SHOWN = 25, 100
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -75,12 +75,12 @@ def _gates_facts(request: HttpRequest, found: Release) -> dict[str, Any]:
 
 
 @login_required
-def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+def replicas(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """Its replicas, where it runs and ran, what uses it, and which nodes it fits."""
     actor = actor_of(request)
     found = readable_release(actor, slug, number)
     learn_declared(found)
-    rows = list(with_proven(observed(deployments_of(found)))[:MOST_DEPLOYMENTS])
+    rows = list(with_proven(observed(replicas_of(found)))[:MOST_SHOWN])
     for one in rows:
         one.release = found
     every = list(nodes())
@@ -95,9 +95,9 @@ def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "used_by": usages_of([found.pk]).get(found.pk, []),
         "fits": fits_of(found, every),
     }
-    framed = frame(found, "release_deployments")
+    framed = frame(found, "release_replicas")
     facts["no_green"] = facts["no_green"] or framed["no_green"]
-    return render(request, "registry/release_deployments.html", {**framed, **facts})
+    return render(request, "registry/release_replicas.html", {**framed, **facts})
 
 
 @login_required

@@ -1,4 +1,4 @@
-"""Saying how many replicas of a release an environment is to have, and replacing one, by forms of the release's deployments."""
+"""Saying how many replicas of a release an environment is to have, and replacing one, by forms of the release's replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serving.queries import get_environment
 from serving.queries.replicas import replica_of
 from web.pages.forms import act, optional_reason_in, version_in
 from web.pages.release_frame import readable_release
-from web.pages.release_tabs import deployments
+from web.pages.release_tabs import replicas
 
 
 @login_required
@@ -38,8 +38,8 @@ def scale(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         request,
         verb,
         done="The nodes' agents bring them about.",
-        then=reverse("release_deployments", args=[slug, number]),
-        page=lambda: deployments(request, slug=slug, number=number),
+        then=reverse("release_replicas", args=[slug, number]),
+        page=lambda: replicas(request, slug=slug, number=number),
     )
 
 
@@ -50,19 +50,19 @@ def replace(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     release = readable_release(actor, slug, number)
 
     def verb() -> None:
-        given = request.POST.get("deployment", "")
+        given = request.POST.get("replica", "")
         key = int(given) if given.isascii() and given.isdigit() and len(given) <= 18 else 0
         is_aside = request.POST.get("set_aside") == "on"
         replace_replica(
-            actor=actor, deployment=replica_of(release, key), reason=optional_reason_in(request), set_aside=is_aside
+            actor=actor, replica=replica_of(release, key), reason=optional_reason_in(request), set_aside=is_aside
         )
 
     return act(
         request,
         verb,
         done="Another takes its place; it goes once as many others answer as are wanted.",
-        then=reverse("release_deployments", args=[slug, number]),
-        page=lambda: deployments(request, slug=slug, number=number),
+        then=reverse("release_replicas", args=[slug, number]),
+        page=lambda: replicas(request, slug=slug, number=number),
     )
 
 

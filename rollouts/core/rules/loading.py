@@ -39,7 +39,7 @@ def preparing(s: Snapshot) -> Decision:
             f"{s.people.report_problem} No traffic was sent to {s.identity.candidate_name}.",
         )
     if not s.observed.candidate_servers:
-        known = dict.fromkeys([s.of(Loading).failure, s.observed.deployment_problem])
+        known = dict.fromkeys([s.of(Loading).failure, s.observed.replica_problem])
         why = "".join(f" {problem}" for problem in known if problem)
         without_s = _without_s(s, s.since(s.of(CandidateServers).gone_since))
         if without_s >= s.policy.prepare_deadline_s:

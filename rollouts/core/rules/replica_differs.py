@@ -151,7 +151,7 @@ def _is_its_own(slow: Judged, failing: Judged) -> bool:
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:
     """Whether the other replicas are proven for the candidate's traffic, if any rate was proven."""
-    most, per_s = s.observed.room.proven_candidate, s.routed_per_s
+    most, per_s = s.observed.headroom.proven_candidate, s.routed_per_s
     return most is None or per_s is None or per_s * s.desired.weight_bp / FULL_BP <= most * left
 
 

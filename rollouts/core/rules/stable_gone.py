@@ -104,7 +104,7 @@ def waiting(s: Snapshot) -> Decision:
     if known_s is not None:
         gone_s = min(gone_s, known_s)
     is_late = gone_s >= s.policy.prepare_deadline_s
-    why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
+    why = f" {s.observed.replica_problem}" if s.observed.replica_problem else ""
     since = f" for {gone_s:.0f} s" if is_late else ""
     has = "has had" if is_late else "has"
     way = "" if s.observed.is_stable_asleep and not is_late else way_on(s)  # a sleeping release is not gone

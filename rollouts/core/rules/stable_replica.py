@@ -110,7 +110,7 @@ def comparable(s: Snapshot, decided: Decision) -> Decision:
     odd = _odd(s, judged) if judged is not None else None
     if judged is None or odd is None:
         return decided
-    is_aside = _others_hold_it(s, min(odd.replicas, s.observed.room.stable) - 1)  # some of them may be leaving
+    is_aside = _others_hold_it(s, min(odd.replicas, s.observed.headroom.stable) - 1)  # some of them may be leaving
     more = "It gets no more traffic, and another" if is_aside else "Another"
     said = (
         f"Holding at {weight_text(s.desired.weight_bp)}: {judged.guard.words} of {s.identity.stable_name} are of one replica of "
@@ -134,7 +134,7 @@ def _odd(s: Snapshot, judged: Judged) -> OddReplica | None:
 
 def _others_hold_it(s: Snapshot, left: int) -> bool:
     """Whether stable's other replicas, the way back, are proven for all traffic. False if no rate was proven."""
-    most, per_s = s.observed.room.proven_stable, s.routed_per_s
+    most, per_s = s.observed.headroom.proven_stable, s.routed_per_s
     return most is not None and per_s is not None and per_s <= most * left
 
 

@@ -14,7 +14,7 @@ from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
-from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
+from serving.models import Environment, Gateway, Node, Replica, Route, RouteAck, Server
 from tests.pages.gallery.clock import StoryClock
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import ROOM, hear_everyone
@@ -36,14 +36,14 @@ class Traffic:
         self.engine = hear_everyone(Engine(self.gateway, tick_s=0.05, lease_s=6000, timings=AT_ONCE, clock=clock))
 
     def server(self, release: Release, node: str = "gpu-1", *, is_serving: bool = True, **over: Any) -> Server:
-        """The release's deployment, ready, with a server that answered a moment ago."""
-        deployment, _ = Deployment.objects.get_or_create(
+        """The release's replica, ready, with a server that answered a moment ago."""
+        replica, _ = Replica.objects.get_or_create(
             release=release, environment=self.environment, node=Node.objects.get(pk=node),
             defaults={"state": "ready", "ready_at": timezone.now(), "timings": {"fetch_s": 3.2, "load_s": 6.8, "warmup_s": 0.4}},
         )  # fmt: skip
-        port = 9000 + 3 * deployment.pk
+        port = 9000 + 3 * replica.pk
         return Server.objects.create(
-            deployment=deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2, pid=4000 + deployment.pk,
+            replica=replica, http_port=port, grpc_port=port + 1, metrics_port=port + 2, pid=4000 + replica.pk,
             folder="nowhere", is_serving=is_serving, probed_at=timezone.now(), drift_checked_at=timezone.now(), **over,
         )  # fmt: skip
 

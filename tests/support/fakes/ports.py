@@ -334,8 +334,8 @@ class FakeLauncher:
     def missing(self) -> str:
         return "" if self._runtimes else "there is no serving environment"
 
-    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
-        return Path(f"/fake/{model}-{release_name}-{deployment_id}-{next(self._pids):x}")
+    def folder_for(self, replica_id: int, model: str, release_name: str) -> Path:
+        return Path(f"/fake/{model}-{release_name}-{replica_id}-{next(self._pids):x}")
 
     def start(self, spec: LaunchSpec) -> RunningServer:
         if spec.manifest["runtime"]["image"] not in [own["image"] for own in self._runtimes]:

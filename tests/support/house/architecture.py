@@ -24,7 +24,7 @@ from registry.core import lifecycle as releases
 from registry.core import uploads
 from rollouts.core import lifecycle as rollouts
 from rollouts.core.decision import Code
-from serving.core import lifecycle as deployments
+from serving.core import lifecycle as replicas
 from serving.core import sleep_lifecycle as sleeps
 from tests.support.house.naming import duplicate_classes, modules_without_floor, retired_words
 from validators.core import lifecycle as gate_runs
@@ -52,7 +52,7 @@ _FIGURES = {f"insights/{one}.py" for one in ("api/targets", "queries/database_fi
 LIFECYCLES: dict[str, tuple[Mapping[StrEnum, frozenset[StrEnum]], str]] = {
     "rollout": (rollouts.MOVES, "rollouts"),  # type: ignore[dict-item]
     "gate run": (gate_runs.MOVES, "validators"),  # type: ignore[dict-item]
-    "deployment": (deployments.MOVES, "serving"),  # type: ignore[dict-item]
+    "deployment": (replicas.MOVES, "serving"),  # type: ignore[dict-item]
     "sleep": (sleeps.MOVES, "serving"),  # type: ignore[dict-item]
     "release": (releases.MOVES, "registry"),  # type: ignore[dict-item]
     "upload": (uploads.MOVES, "registry"),  # type: ignore[dict-item]

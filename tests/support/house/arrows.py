@@ -14,7 +14,7 @@ from ledger.models import Job
 from notifications.models import Delivery
 from registry.models import Blob, Release, Upload
 from rollouts.models import Rollout
-from serving.models import Deployment, Sleep
+from serving.models import Replica, Sleep
 from tests.support.house.architecture import ROOMS, ROOT
 from validators.models import GateRun
 
@@ -24,7 +24,7 @@ _TRANSITIONS = f"{ROOT}/ledger/actions/transitions.py"
 NAMES: dict[type[models.Model], str] = {
     Rollout: "rollout",
     GateRun: "gate run",
-    Deployment: "deployment",
+    Replica: "deployment",
     Sleep: "sleep",
     Release: "release",
     Upload: "upload",

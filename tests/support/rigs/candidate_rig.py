@@ -127,7 +127,7 @@ class Stage:
     def _serve(self, manifest: dict[str, Any]) -> Served:
         self._started += 1
         began, folder = time.monotonic(), self._launcher.folder_for(self._started, manifest["model"], "r1")
-        running = self._launcher.start(launch_spec(manifest, folder, deployment_id=self._started))
+        running = self._launcher.start(launch_spec(manifest, folder, replica_id=self._started))
         self._launcher.await_loaded(running, manifest["model"], timeout_s=60)
         load_s = time.monotonic() - began
         client = TritonServer(running.host, running.http_port, running.grpc_port)

@@ -153,7 +153,7 @@ def tritons(folder: Path) -> Iterator[Tritons]:
 
     def start(name: str) -> RunningServer:
         number = next(numbers)
-        one = launcher.start(launch_spec(document, launcher.folder_for(number, MODEL, name), deployment_id=number))
+        one = launcher.start(launch_spec(document, launcher.folder_for(number, MODEL, name), replica_id=number))
         launcher.await_loaded(one, MODEL, timeout_s=60)
         return one
 

@@ -18,7 +18,7 @@ from ledger.models import Event
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.queries.declared import _DECLARED
-from serving.models import Deployment, Environment, Node, Server
+from serving.models import Environment, Node, Replica, Server
 
 _number = itertools.count(1)
 
@@ -153,8 +153,8 @@ def make_node(name: str = "local", **over: Any) -> Node:
     return Node.objects.get_or_create(name=name, defaults={"runtimes": [runtime], "seen_at": timezone.now(), **over})[0]
 
 
-def make_deployment(release: Release | None = None, environment: Environment | None = None, **over: Any) -> Deployment:
-    return Deployment.objects.create(
+def make_replica(release: Release | None = None, environment: Environment | None = None, **over: Any) -> Replica:
+    return Replica.objects.create(
         release=release or make_release(),
         environment=environment or make_environment("production"),
         node=make_node(),
@@ -162,7 +162,7 @@ def make_deployment(release: Release | None = None, environment: Environment | N
     )
 
 
-def make_server(deployment: Deployment | None = None, **over: Any) -> Server:
+def make_server(replica: Replica | None = None, **over: Any) -> Server:
     """A server's row; nothing listens on its ports. The first has port 1, and each other an address of its own."""
     columns = {
         "http_port": 1 + 10 * Server.objects.count(),
@@ -173,7 +173,7 @@ def make_server(deployment: Deployment | None = None, **over: Any) -> Server:
         "is_serving": True,
         **over,
     }
-    return Server.objects.create(deployment=deployment or make_deployment(), **columns)
+    return Server.objects.create(replica=replica or make_replica(), **columns)
 
 
 def events_of(subject_type: str, subject_id: str | int) -> QuerySet[Event]:

@@ -16,7 +16,7 @@ import validators.execution.run
 import validators.execution.staging
 from accounts.core.access import Actor, Role
 from registry.models import Release, ServedModel
-from serving.models import Deployment, Environment, Route, Server
+from serving.models import Environment, Replica, Route, Server
 from serving.targets.local_trial import LocalServer
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from tests.support.worlds.factories import (
@@ -85,31 +85,29 @@ def golden_lines(count: int = 60) -> bytes:
 
 
 class Stage:
-    """Stands in for the node's agent: deployments come up when they are waited for, and answer as `behaviour` says."""
+    """Stands in for the node's agent: replicas come up when they are waited for, and answer as `behaviour` says."""
 
     load_clock: LoadClock
 
     def __init__(self) -> None:
         self.behaviour: dict[str, FakeModel] = {}
-        self.fate: Callable[[Deployment], None] = self.come_up
+        self.fate: Callable[[Replica], None] = self.come_up
         self.asked: list[str] = []
 
     def tick(self, _seconds: float = 0.0) -> None:
-        for deployment in Deployment.objects.filter(state="fetching", is_wanted=True):
-            self.fate(deployment)
+        for replica in Replica.objects.filter(state="fetching", is_wanted=True):
+            self.fate(replica)
 
-    def come_up(self, deployment: Deployment) -> None:
+    def come_up(self, replica: Replica) -> None:
         timings = {"fetch_s": 0.5, "load_s": 1.5, "warmup_s": 0.2}
-        Deployment.objects.filter(pk=deployment.pk).update(state="ready", timings=timings, ready_at=timezone.now())
-        make_server(deployment)
+        Replica.objects.filter(pk=replica.pk).update(state="ready", timings=timings, ready_at=timezone.now())
+        make_server(replica)
 
-    def fail(self, reason: str) -> Callable[[Deployment], None]:
-        return lambda deployment: (
-            Deployment.objects.filter(pk=deployment.pk).update(state="failed", reason=reason) and None
-        )
+    def fail(self, reason: str) -> Callable[[Replica], None]:
+        return lambda replica: Replica.objects.filter(pk=replica.pk).update(state="failed", reason=reason) and None
 
     def client(self, server: Server) -> FakeInferenceServer:
-        release = server.deployment.release
+        release = server.replica.release
         self.asked.append(release.name)
         slug = release.model.slug
         serving = json.loads(release.manifest)["serving"]

@@ -19,6 +19,7 @@ from accounts.actions.issuers import create_issuer
 from accounts.core.access import Actor, Role
 from accounts.models import Issuer, User
 from audit.actions import check_log
+from insights.models import Incident
 from ledger.actions import append_event
 from ledger.models import Event
 from notifications.actions.webhooks import create_webhook
@@ -29,8 +30,8 @@ from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
 from rollouts.models import Alarm, Observation, Rollout
 from serving.models import Gateway, Route
-from tests.support.worlds.alarm_setup import burning, counted
-from tests.support.worlds.factories import make_deployment, make_model, make_release, make_server, make_user
+from tests.support.worlds.alarm_setup import burning, counted, paged
+from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_user
 from tests.support.worlds.rollout_setup import (
     OBJECTIVES,
     awaiting,
@@ -67,6 +68,7 @@ class PageWorld:
     issuer: Issuer
     event: Event
     alarm: Alarm
+    incident: Incident
 
 
 def page_world(rows: int) -> PageWorld:
@@ -86,7 +88,7 @@ def page_world(rows: int) -> PageWorld:
         gate_run=report.gate_run, gate="contract", position=0, verdict="passed", reason="It fits."
     )
     serves(stable)
-    make_server(make_deployment(stable, environment, state="ready"))
+    make_server(make_replica(stable, environment, state="ready"))
     golden_set, _ = add_golden_set(actor=SYSTEM, model=model, data=_LINES)
     set_alias(actor=SYSTEM, model=model, name="champion", release=stable, expected_version=None)
     webhook, _ = create_webhook(
@@ -110,7 +112,19 @@ def page_world(rows: int) -> PageWorld:
     counted(model, bad=48, attempts=1200)
     alarm = burning(model)
     world = PageWorld(
-        admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, issuer, event, alarm
+        admin,
+        model,
+        stable,
+        rollout,
+        ended,
+        waiting,
+        report.gate_run,
+        webhook,
+        golden_set,
+        issuer,
+        event,
+        alarm,
+        paged(),
     )
     _many(world, rows - 1)
     check_log(asked_by=admin.username)
@@ -148,6 +162,7 @@ def _many(world: PageWorld, count: int) -> None:
     copies(world.waiting, count, lambda i: {"model": others[i], "candidate": releases[i], **_elsewhere(i)})
     closed = {"state": "closed", "closed_at": timezone.now()}
     copies(world.alarm, count, lambda i: {"model": others[i], **(closed if i % 2 else {})})
+    copies(world.incident, count, lambda i: {"model": others[i], **(closed if i % 2 else {})})
     copies(world.gate_run, count, lambda i: {"created_at": timezone.now() - timedelta(minutes=i)})
     copies(world.webhook, count, lambda i: {"target": f"https://hooks.example.com/{i}"})
     copies(world.admin, count, lambda i: {"username": f"person-{i:04}", "is_superuser": False})
@@ -192,6 +207,7 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
     keys = {
         "rollout": world.rollout.pk, "gate": world.gate_run.pk, "gates": world.gate_run.pk, "webhook": world.webhook.pk,
         "issuer": world.issuer.pk, "post": world.ended.pk, "alarm": world.alarm.pk,
+        "incident": world.incident.pk,
     }  # fmt: skip
     for pattern in web.urls.urlpatterns:
         assert isinstance(pattern, URLPattern)

@@ -21,7 +21,7 @@ from serving.core.routes import ServerAddress
 from serving.models import Route
 from tests.contracts.serving_models import serving
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
-from tests.support.worlds.factories import make_deployment, make_environment, make_model, make_server
+from tests.support.worlds.factories import make_environment, make_model, make_replica, make_server
 
 #: Golden sets are read by a thread of the prober's, which sees what is committed.
 committed = pytest.mark.django_db(transaction=True)
@@ -76,9 +76,9 @@ class World:
 
     def serve(self, release: Release, port: int = 0) -> FakeModel:
         port = port or 9000 + 10 * int(release.number or 0)
-        slot = release.deployments.count()
-        deployment = make_deployment(release, self.environment, state="ready", slot=slot)
-        make_server(deployment, http_port=port, grpc_port=port + 1)
+        ordinal = release.replicas.count()
+        replica = make_replica(release, self.environment, state="ready", ordinal=ordinal)
+        make_server(replica, http_port=port, grpc_port=port + 1)
         model = FakeModel(serving(), double)
         fake = FakeInferenceServer({MODEL: model})
         self.fakes[ServerAddress("127.0.0.1", port, port + 1)] = _noting(fake, release.name, self.asked)

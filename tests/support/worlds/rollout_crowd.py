@@ -18,10 +18,10 @@ from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import ROOM, hear_everyone
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -92,7 +92,7 @@ class World:
         model = make_model(objectives=OBJECTIVES, rollout_policy={**POLICY, **policy})
         stable, candidate = make_release(model), make_release(model)
         for release in (stable, candidate):
-            make_server(make_deployment(release, environment, state="ready"))
+            make_server(make_replica(release, environment, state="ready"))
         set_route(actor=Actor.system("test"), environment=environment, model=model, stable=stable, reason="It serves.")
         return actions.start_rollout(actor=self.admin, candidate=candidate, environment=environment)
 

@@ -16,14 +16,14 @@ from registry.signing import installation_keys
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
-from serving.models import Deployment, Environment, Node, RequestExample
+from serving.models import Environment, Node, Replica, RequestExample
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
     make_user,
 )
@@ -42,13 +42,13 @@ def release_of(model: Any = None, **over: Any) -> Release:
     return make_release(model or make_model(objectives=OBJECTIVES), **over)
 
 
-def stable_server() -> Deployment:
+def stable_server() -> Replica:
     """The one server of production's stable release, on the node `local`."""
     release = make_release()
     serves(release)
-    deployment = make_deployment(release, production(), state="ready")
-    make_server(deployment)
-    return deployment
+    replica = make_replica(release, production(), state="ready")
+    make_server(replica)
+    return replica
 
 
 def started(**over: Any) -> Rollout:
@@ -123,7 +123,7 @@ def promoted(*, warm_s: float | None = 600, is_ready: bool = True) -> tuple[Roll
     rollout, stable = with_stable()
     serves(rollout.candidate)
     if is_ready:
-        make_server(make_deployment(stable, rollout.environment, state="ready"))
+        make_server(make_replica(stable, rollout.environment, state="ready"))
     until = None if warm_s is None else timezone.now() + timedelta(seconds=warm_s)
     return put(rollout, "promoted", weight_bp=10_000, undo_until=until), stable
 

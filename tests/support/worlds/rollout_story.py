@@ -14,15 +14,15 @@ from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
-from serving.models import Deployment, Gateway, Route
+from serving.models import Gateway, Replica, Route
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import ROOM, hear_everyone
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -73,11 +73,11 @@ class Story:
         return hear_everyone(Engine(self.gateway, tick_s=0.05, lease_s=600, timings=timings))
 
     def serve(self, release: Release) -> Release:
-        deployment = make_deployment(release, self.environment, state="ready")
+        replica = make_replica(release, self.environment, state="ready")
         port = (
-            9000 + 3 * Deployment.objects.filter(environment=self.environment).count()
+            9000 + 3 * Replica.objects.filter(environment=self.environment).count()
         )  # tests put their own at 9900 and up
-        make_server(deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
+        make_server(replica, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
         return release
 
     def turn(self, requests: int = 200) -> Rollout:

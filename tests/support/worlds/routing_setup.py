@@ -14,8 +14,8 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.actions.gateways import register_gateway
 from serving.actions.routes import set_route
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Gateway, Node, Route, Server
+from serving.core.lifecycle import ReplicaState
+from serving.models import Environment, Gateway, Node, Replica, Route, Server
 
 ENGINE = Actor.system("engine")
 
@@ -49,11 +49,9 @@ class World:
 
     def server(self, of: Release, *, port: int = 9000, **values: object) -> Server:
         node, _ = Node.objects.get_or_create(name="local")
-        deployment = Deployment.objects.create(
-            release=of, environment=self.environment, node=node, state=DeploymentState.READY
-        )
+        replica = Replica.objects.create(release=of, environment=self.environment, node=node, state=ReplicaState.READY)
         settled = {"is_serving": True, "http_port": port, "grpc_port": port + 1, "metrics_port": port + 2, "pid": 1}
-        return Server.objects.create(deployment=deployment, folder="f", **{**settled, **values})
+        return Server.objects.create(replica=replica, folder="f", **{**settled, **values})
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from accounts.core.access import Actor
 from ledger.actions.leadership import Leadership
 from ledger.queries.clock import DatabaseClock
 from registry.models import Release, ServedModel
-from serving.actions import ensure_deployment
+from serving.actions import ensure_replica
 from serving.actions.gateways import register_gateway
 from serving.actions.replicas import scale_release
 from serving.actions.sleeping import rule_sleep
 from serving.agent.sleep_watch import SleepWatch
 from serving.core.sleep import LEAST_S, SleepRule
-from serving.models import Deployment, Gateway, Node, Route, Server, Sleep
+from serving.models import Gateway, Node, Replica, Route, Server, Sleep
 from serving.ports import GatewayError
 from tests.support.fakes.gateway import FakeGateway, UserAnswer
 from tests.support.worlds.factories import make_actor, make_server, resealed
@@ -94,7 +94,7 @@ class Night:
     def fresh(self) -> SleepWatch:
         return SleepWatch(self.gateway, self.hosts, self.lead, self.clock)
 
-    def rule(self, of: Deployment | None = None, **over: Any) -> Sleep:
+    def rule(self, of: Replica | None = None, **over: Any) -> Sleep:
         rule = SleepRule(**{"unload_after_s": LEAST_S, **over})
         model = (of or self.one).release.model
         return rule_sleep(actor=SYSTEM, model=model, environment=self.environment, rule=rule)
@@ -111,22 +111,22 @@ class Night:
         self.later()
         self.later(seconds)
 
-    def asked(self, times: int = 1, of: Deployment | None = None) -> list[UserAnswer]:
+    def asked(self, times: int = 1, of: Replica | None = None) -> list[UserAnswer]:
         return self.gateway.traffic(times, (of or self.one).release.model.slug)
 
     def ends(self) -> None:
         """One that a server answers still ends, and is counted."""
         self.gateway.count(self.model.slug, str(self.one.release.digest), attempts=1)
 
-    def sleep(self, of: Deployment | None = None) -> Sleep:
+    def sleep(self, of: Replica | None = None) -> Sleep:
         return Sleep.objects.get(model=(of or self.one).release.model)
 
-    def state(self, of: Deployment | None = None) -> str:
+    def state(self, of: Replica | None = None) -> str:
         return self.sleep(of).state
 
-    def replicas(self, of: Deployment | None = None) -> list[Deployment]:
+    def replicas(self, of: Replica | None = None) -> list[Replica]:
         """Those that are wanted."""
-        rows = Deployment.objects.filter(release=(of or self.one).release, is_wanted=True).exclude(state="gone")
+        rows = Replica.objects.filter(release=(of or self.one).release, is_wanted=True).exclude(state="gone")
         return list(rows.order_by("pk"))
 
 
@@ -139,7 +139,7 @@ class Crowd(Night):
         self.two = stable_server()
         for one in (self.one, self.two):
             self.declare(one.release)
-            Deployment.objects.filter(pk=one.pk).update(claim={"memory_mib": 40})
+            Replica.objects.filter(pk=one.pk).update(claim={"memory_mib": 40})
             one.release.refresh_from_db()
             self.rule(one, unload_after_s=None, yields_after_s=LEAST_S)
         self.gateway.obey()
@@ -150,8 +150,8 @@ class Crowd(Night):
     def declare(release: Release) -> Release:
         return resealed(release, envelope={"host": {"memory_mib_min": 40}})
 
-    def ask_for_candidate(self) -> Deployment:
-        return ensure_deployment(
+    def ask_for_candidate(self) -> Replica:
+        return ensure_replica(
             actor=SYSTEM, release=self.rollout.candidate, environment=self.environment, reason="It is prepared."
         )
 
@@ -167,7 +167,7 @@ def add_gateway(night: Night, name: str) -> Gateway:
     )  # fmt: skip
 
 
-def many(night: Night, times: int, **rule: int) -> list[Deployment]:
+def many(night: Night, times: int, **rule: int) -> list[Replica]:
     """So many more models with a server each, and what was said of all of them."""
     models = ServedModel.objects.bulk_create(
         ServedModel(slug=f"quiet-{n}-{times}", team=night.model.team, objectives=OBJECTIVES, last_number=1)
@@ -183,11 +183,11 @@ def many(night: Night, times: int, **rule: int) -> list[Deployment]:
     Route.objects.bulk_create(
         Route(environment=night.environment, model=one.model, stable=one, changed_at=timezone.now()) for one in releases
     )
-    made = Deployment.objects.bulk_create(
-        Deployment(release=one, environment=night.environment, node=night.one.node, state="ready") for one in releases
+    made = Replica.objects.bulk_create(
+        Replica(release=one, environment=night.environment, node=night.one.node, state="ready") for one in releases
     )
     ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3, "pid": 4, "folder": "nowhere"}
-    Server.objects.bulk_create(Server(deployment=one, is_serving=True, **ports) for one in made)
+    Server.objects.bulk_create(Server(replica=one, is_serving=True, **ports) for one in made)
     Sleep.objects.bulk_create(
         Sleep(environment=night.environment, model=one, changed_at=timezone.now(), **rule) for one in models
     )
@@ -226,13 +226,13 @@ def scaled_by_a_person(night: Night) -> None:
 
 def let_go() -> None:
     """Agents have ended what is not wanted."""
-    gone = Deployment.objects.filter(is_wanted=False)
-    Server.objects.filter(deployment__in=gone).update(is_serving=False, ended_at=timezone.now())
+    gone = Replica.objects.filter(is_wanted=False)
+    Server.objects.filter(replica__in=gone).update(is_serving=False, ended_at=timezone.now())
     gone.update(state="gone")
 
 
 def bring_up() -> None:
     """Agents have brought up what is wanted."""
-    for one in Deployment.objects.filter(is_wanted=True, state="fetching"):
-        Deployment.objects.filter(pk=one.pk).update(state="ready", timings={"load_s": 1.5, "warmup_s": 0.2})
+    for one in Replica.objects.filter(is_wanted=True, state="fetching"):
+        Replica.objects.filter(pk=one.pk).update(state="ready", timings={"load_s": 1.5, "warmup_s": 0.2})
         make_server(one)

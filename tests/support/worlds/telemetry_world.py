@@ -33,10 +33,10 @@ from tests.support.fakes.ports import FakeMetrics
 from tests.support.rigs.engine_rig import ROOM, hear_everyone
 from tests.support.worlds.factories import (
     make_admin,
-    make_deployment,
     make_environment,
     make_model,
     make_release,
+    make_replica,
     make_server,
 )
 
@@ -208,9 +208,9 @@ class World:
         self.rollout = actions.start_rollout(actor=self.admin, candidate=self.candidate, environment=self.environment)
 
     def serve(self, release: Release) -> Release:
-        deployment = make_deployment(release, self.environment, state="ready")
-        port = 9000 + 3 * deployment.pk
-        make_server(deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
+        replica = make_replica(release, self.environment, state="ready")
+        port = 9000 + 3 * replica.pk
+        make_server(replica, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
         return release
 
     def obey(self) -> None:

@@ -12,7 +12,7 @@ from serving.core.replicas import share_of
 
 
 @dataclass(frozen=True)
-class Room:
+class Headroom:
     """Servers that answer, by arm. As it is by default nothing is known, and nothing is checked.
 
     `wanted`: what stable is to have, and so the candidate at the whole weight; of a first release what itself is to have.
@@ -38,11 +38,11 @@ class Room:
         return {name: value for name, value in asdict(self).items() if name != "why"}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Room:
+    def from_json(cls, value: Mapping[str, Any]) -> Headroom:
         return cls(**value)
 
 
-UNKNOWN_ROOM = Room()
+UNKNOWN_HEADROOM = Headroom()
 
 
 def weight_ahead(policy: Policy, state: RolloutState, step_index: int) -> int:

@@ -18,7 +18,7 @@ from rollouts.engine import surge
 from rollouts.models import DecisionRecord
 from rollouts.queries.replay import history_of
 from serving.actions.replicas import continue_placing, scale_release
-from serving.models import Deployment, Node, Route, Scale, Server
+from serving.models import Node, Replica, ReplicaTarget, Route, Server
 from serving.queries.admission import admissions_of
 from serving.queries.endpoints import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
@@ -40,8 +40,8 @@ def _ask_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def heartbeat(*, is_up: bool = True) -> list[str]:
     """The agents place what is to be placed, and where `is_up` bring it up; what they could not."""
     troubles = continue_placing(actor=AGENT)
-    for one in Deployment.objects.filter(is_wanted=True).exclude(state="ready") if is_up else ():
-        Deployment.objects.filter(pk=one.pk).update(state="ready")
+    for one in Replica.objects.filter(is_wanted=True).exclude(state="ready") if is_up else ():
+        Replica.objects.filter(pk=one.pk).update(state="ready")
         make_server(one, http_port=9000 + 3 * one.pk)
     return troubles
 
@@ -58,7 +58,7 @@ def in_replicas(stable: int, **policy: Any) -> Story:
 
 
 def asked(story: Story) -> int | None:
-    return Scale.objects.filter(release=story.candidate).values_list("replicas", flat=True).first()
+    return ReplicaTarget.objects.filter(release=story.candidate).values_list("replicas", flat=True).first()
 
 
 def waits(story: Story, needed: int) -> bool:
@@ -87,11 +87,11 @@ def test_the_candidates_servers_come_ahead_of_each_weight_and_the_new_stable_kee
     until_it_waits(story, 4)  # of 95 %, the bake
     heartbeat()
     rollout = story.until("promoted")
-    assert asked(story) == 4 and Server.objects.filter(deployment__release=story.candidate).count() == 4
+    assert asked(story) == 4 and Server.objects.filter(replica__release=story.candidate).count() == 4
     heartbeat()
     for release in (story.stable, story.candidate):  # the way back is kept whole while the promotion may be undone
-        assert Deployment.objects.filter(release=release, is_wanted=True).count() == 4
-    said = Scale.objects.get(release=story.candidate)
+        assert Replica.objects.filter(release=release, is_wanted=True).count() == 4
+    said = ReplicaTarget.objects.get(release=story.candidate)
     assert (said.changed_by, said.version) == (ENGINE.name, 2) and said.reason.startswith(
         f"Rollout {rollout.pk} goes to"
     )
@@ -140,7 +140,7 @@ def test_one_replica_is_never_asked_for_and_costs_one_look() -> None:
         story.engine.step()
     assert sum("serving_scale" in one["sql"] for one in taken.captured_queries) == 1
     story.until("promoted")
-    assert not Scale.objects.exists() and "needs_replicas" not in story.codes()
+    assert not ReplicaTarget.objects.exists() and "needs_replicas" not in story.codes()
 
 
 def test_what_somebody_asked_for_and_what_is_declared_is_never_scaled_down() -> None:
@@ -151,7 +151,7 @@ def test_what_somebody_asked_for_and_what_is_declared_is_never_scaled_down() -> 
     )
     heartbeat()
     story.until("promoted")
-    assert asked(story) == 3 and Scale.objects.get(release=story.candidate).version == 1
+    assert asked(story) == 3 and ReplicaTarget.objects.get(release=story.candidate).version == 1
 
 
 def test_it_is_told_why_no_server_comes() -> None:
@@ -161,7 +161,7 @@ def test_it_is_told_why_no_server_comes() -> None:
     needs = {"host": {"memory_mib_min": 400}}
     for release in (story.stable, story.candidate):
         resealed(release, envelope=needs)  # type: ignore[arg-type]
-    Deployment.objects.update(claim={"memory_mib": 400, "devices": {}})
+    Replica.objects.update(claim={"memory_mib": 400, "devices": {}})
     resealed(story.stable, envelope={**needs, "lifecycle": {"replicas": {"min": 2}}})  # type: ignore[arg-type]
     until_it_waits(story, 2)
     assert heartbeat() != []
@@ -215,9 +215,9 @@ def test_servers_of_a_node_that_is_silent_are_not_counted_for_more_weight() -> N
     story = in_replicas(4)
     until_it_waits(story, 2)
     heartbeat()
-    newest = Deployment.objects.filter(release=story.candidate).latest("pk")
+    newest = Replica.objects.filter(release=story.candidate).latest("pk")
     silent = make_node("silent", seen_at=timezone.now() - 2 * HEARD_WITHIN)
-    Deployment.objects.filter(pk=newest.pk).update(node=silent)
+    Replica.objects.filter(pk=newest.pk).update(node=silent)
     turns(story, 3)
     assert (story.rollout.state, story.rollout.weight_bp) == ("shifting", 2500)
     assert story.rollout.reason.endswith("waiting for one more. 1 more is on a node that was not heard of lately.")

@@ -1,4 +1,4 @@
-"""Named reads of environments, nodes, deployments and servers."""
+"""Named reads of environments, nodes, replicas and servers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django.utils import timezone
 from ledger.core.errors import NotFound
 from registry.models import Release
 from registry.queries.releases import LARGE
-from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.lifecycle import LIVE, ReplicaState
 from serving.core.platforms import PlatformKind
-from serving.models import Deployment, Environment, Gateway, Node, Route, Server, ServerLog
+from serving.models import Environment, Gateway, Node, Replica, Route, Server, ServerLog
 
 FORGOTTEN_AFTER: Final = timedelta(days=1)
 
@@ -72,16 +72,14 @@ def gateways_in(environments: Collection[int]) -> dict[int, list[Gateway]]:
     return found
 
 
-def deployments_in(release: Release | UUID, environment: Environment | int) -> QuerySet[Deployment]:
+def replicas_in(release: Release | UUID, environment: Environment | int) -> QuerySet[Replica]:
     """By rows or keys. Those that are not gone, the wanted and newest first: several while it is moved from one node to another."""
-    return live_deployments().filter(release=release, environment=environment).order_by("-is_wanted", "-pk")
+    return live_replicas().filter(release=release, environment=environment).order_by("-is_wanted", "-pk")
 
 
-def live_deployments() -> QuerySet[Deployment]:
+def live_replicas() -> QuerySet[Replica]:
     """Those that are not gone, without what only one release by itself is asked for: agents look every second."""
-    rows = Deployment.objects.filter(state__in=sorted(LIVE)).select_related(
-        "release__model__team", "environment", "node"
-    )
+    rows = Replica.objects.filter(state__in=sorted(LIVE)).select_related("release__model__team", "environment", "node")
     return rows.defer(*(f"release__{column}" for column in LARGE))
 
 
@@ -91,39 +89,37 @@ def ready_server(release: Release, environment: Environment) -> Server | None:
 
 
 def answering_servers() -> QuerySet[Server]:
-    """Servers of ready, wanted deployments that answered a real inference and are not known to be broken, newest first."""
-    return current_servers().filter(
-        deployment__state=DeploymentState.READY, deployment__is_wanted=True, is_serving=True
-    )
+    """Servers of ready, wanted replicas that answered a real inference and are not known to be broken, newest first."""
+    return current_servers().filter(replica__state=ReplicaState.READY, replica__is_wanted=True, is_serving=True)
 
 
 def _ready(release: Any, environment: Any) -> QuerySet[Any, Any]:
-    return answering_servers().filter(deployment__release=release, deployment__environment=environment)[:1]
+    return answering_servers().filter(replica__release=release, replica__environment=environment)[:1]
 
 
 def current_servers() -> QuerySet[Server]:
-    """Servers whose process is not known to be over, the newest first, with their releases as `live_deployments` has them."""
+    """Servers whose process is not known to be over, the newest first, with their releases as `live_replicas` has them."""
     rows = Server.objects.filter(ended_at=None).select_related(
-        "deployment__release__model__team", "deployment__environment", "deployment__node"
+        "replica__release__model__team", "replica__environment", "replica__node"
     )
-    return rows.defer(*(f"deployment__release__{column}" for column in LARGE)).order_by("-pk")
+    return rows.defer(*(f"replica__release__{column}" for column in LARGE)).order_by("-pk")
 
 
-def server_of(deployment: Deployment) -> Server | None:
-    """The deployment's newest server that is not over."""
-    return current_servers().filter(deployment=deployment).first()
+def server_of(replica: Replica) -> Server | None:
+    """The replica's newest server that is not over."""
+    return current_servers().filter(replica=replica).first()
 
 
-def is_last_of_stable(deployment: Deployment) -> bool:
-    """Whether a route names its release as stable and no other deployment's server answers for that release there."""
-    release, environment = deployment.release_id, deployment.environment_id
+def is_last_of_stable(replica: Replica) -> bool:
+    """Whether a route names its release as stable and no other replica's server answers for that release there."""
+    release, environment = replica.release_id, replica.environment_id
     if not Route.objects.filter(environment=environment, stable=release).exists():
         return False
-    others = current_servers().exclude(deployment=deployment)
+    others = current_servers().exclude(replica=replica)
     return not others.filter(
-        deployment__release=release,
-        deployment__environment=environment,
-        deployment__state=DeploymentState.READY,
+        replica__release=release,
+        replica__environment=environment,
+        replica__state=ReplicaState.READY,
         is_serving=True,
     ).exists()
 
@@ -142,7 +138,7 @@ def open_to(environment: Environment, among: Iterable[Node]) -> list[Node]:
 def nodes() -> QuerySet[Node]:
     """By name. Servers that were removed are left out, and so is another machine that was silent for a day and is to run nothing: its
     agent's next report brings it back."""
-    wanted = Deployment.objects.filter(node=OuterRef("pk"), state__in=sorted(LIVE), is_wanted=True)
+    wanted = Replica.objects.filter(node=OuterRef("pk"), state__in=sorted(LIVE), is_wanted=True)
     reported = Q(seen_at__gte=timezone.now() - FORGOTTEN_AFTER)
     known = Q(name=settings.NODE_NAME) | Q(listing__isnull=False) | reported | Exists(wanted)
     return Node.objects.filter(known, removed_at=None).order_by("name")
@@ -163,19 +159,19 @@ def among_text(array: str, kind: str = "bigint") -> RawSQL:
     return RawSQL(f"SELECT unnest(%s::{kind}[])", [array])  # noqa: S611  # kind is a constant
 
 
-def server_before(deployment: Deployment, until: datetime) -> Server | None:
-    """The newest server that the deployment had begun by the instant, also one that ended."""
-    return Server.objects.filter(deployment=deployment, started_at__lte=until).order_by("-pk").first()
+def server_before(replica: Replica, until: datetime) -> Server | None:
+    """The newest server that the replica had begun by the instant, also one that ended."""
+    return Server.objects.filter(replica=replica, started_at__lte=until).order_by("-pk").first()
 
 
 def log_of(release: Release, environment: Environment, until: datetime | None) -> ServerLog | None:
     """The log of the newest server that the release had there before the instant; of all times where there is none."""
-    rows = ServerLog.objects.filter(server__deployment__release=release, server__deployment__environment=environment)
+    rows = ServerLog.objects.filter(server__replica__release=release, server__replica__environment=environment)
     rows = rows if until is None else rows.filter(server__started_at__lte=until)
     return rows.select_related("server").order_by("-server__pk").first()
 
 
-def deployments_of(release: Release) -> QuerySet[Deployment]:
+def replicas_of(release: Release) -> QuerySet[Replica]:
     """Where the release runs and ran, the newest first."""
-    rows = Deployment.objects.filter(release=release).select_related("environment", "node")
+    rows = Replica.objects.filter(release=release).select_related("environment", "node")
     return rows.order_by("-pk")

@@ -1,6 +1,6 @@
-"""What may happen to deployments and their servers.
+"""What may happen to replicas and their servers.
 
-People and the other apps say what is wanted (`ensure_deployment`, `release_deployment`); the node's agent reports what
+People and the other apps say what is wanted (`ensure_replica`, `release_replica`); the node's agent reports what
 is (`record_state`, `record_server`, `mark_serving`, `end_server`). Gateways follow what is reported: every change of
 an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the change is committed.
 """
@@ -23,48 +23,48 @@ from ledger.core.errors import Refused, StateChanged
 from ledger.core.verbs import EventVerb
 from registry.models import Release
 from registry.queries import require_runnable
-from serving.actions.placing import append_deployment, place_replica
+from serving.actions.placing import append_replica, place_replica
 from serving.actions.routes import lock_open, lock_routes, notify_routes
 from serving.core.drift import Drift
 from serving.core.gpu import GpuReading
-from serving.core.lifecycle import LIVE, MOVES, DeploymentState
+from serving.core.lifecycle import LIVE, MOVES, ReplicaState
 from serving.core.use import Reading
 from serving.models import (
-    Deployment,
     Environment,
     ListedServer,
     Node,
     NodeGpuReading,
+    Replica,
+    ReplicaTarget,
     Route,
-    Scale,
     Server,
     ServerLog,
     ServerReading,
 )
 from serving.ports import RunningServer
-from serving.queries.deployments import deployments_in
+from serving.queries.inventory import replicas_in
 
 _VERBS = {
-    (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
-    (DeploymentState.LOADING, DeploymentState.WARMING): "deployment.loaded",
-    (DeploymentState.WARMING, DeploymentState.READY): "deployment.ready",
-    (DeploymentState.FAILED, DeploymentState.FETCHING): "deployment.retried",
+    (ReplicaState.FETCHING, ReplicaState.LOADING): "deployment.fetched",
+    (ReplicaState.LOADING, ReplicaState.WARMING): "deployment.loaded",
+    (ReplicaState.WARMING, ReplicaState.READY): "deployment.ready",
+    (ReplicaState.FAILED, ReplicaState.FETCHING): "deployment.retried",
 }
 #: Files that are named of a server whose files differ.
 MOST_DRIFT = 50
 #: How long what servers were seen to use is kept: a gate that judges it takes no longer.
 READINGS_KEPT = timedelta(hours=1)
-_VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: "deployment.gone"}
+_VERBS_TO = {ReplicaState.FAILED: "deployment.failed", ReplicaState.GONE: "deployment.gone"}
 
 
-def ensure_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment:
-    """A live deployment of the release in the environment, made if there was none, tried again if it had failed.
+def ensure_replica(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Replica:
+    """A live replica of the release in the environment, made if there was none, tried again if it had failed.
 
     Of several replicas the newest: the others come and go by themselves (`serving.actions.replicas`).
 
     Raises:
         Refused: the actor may not, or the release carries code that no release manager waived.
-        StateChanged: the release is a draft or retired, or its last deployment is still draining; the environment is retired.
+        StateChanged: the release is a draft or retired, or its last replica is still draining; the environment is retired.
         Refused, Unavailable: no node takes it; see `place_replica`.
     """
     require(
@@ -76,40 +76,40 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
     require_runnable(release)
     with transaction.atomic():
         lock_open(environment)
-        found = deployments_in(release, environment).first()
+        found = replicas_in(release, environment).first()
         if found is None:
             return place_replica(actor=actor, release=release, environment=environment, reason=reason)
-        if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
+        if found.state == ReplicaState.DRAINING or (not found.is_wanted and found.state != ReplicaState.FAILED):
             raise StateChanged(
                 "deployment_draining",
                 f"{release.model.slug} {release.name} is being taken out of {environment.slug}. Ask again when it is gone.",
-                deployment=found.pk,
+                replica=found.pk,
             )
-        if found.state == DeploymentState.FAILED:
-            return _move(found, DeploymentState.FETCHING, actor=actor, reason=reason, is_wanted=True, timings={})
+        if found.state == ReplicaState.FAILED:
+            return _move(found, ReplicaState.FETCHING, actor=actor, reason=reason, is_wanted=True, timings={})
         return found
 
 
 @transaction.atomic
-def release_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment | None:
-    """The release's deployment there, which nobody wants any more; None where it has none. Raises as `drain_deployment` does.
+def release_replica(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Replica | None:
+    """The release's replica there, which nobody wants any more; None where it has none. Raises as `drain_replica` does.
 
     All its replicas go, and the newest is the one; how many were wanted is forgotten.
     """
-    lock_routes(environment, release)  # and its deployments, before the first event
-    every = list(deployments_in(release, environment))
-    found = [drain_deployment(actor=actor, deployment=one, reason=reason) for one in every]
-    Scale.objects.filter(release=release, environment=environment).delete()
+    lock_routes(environment, release)  # and its replicas, before the first event
+    every = list(replicas_in(release, environment))
+    found = [drain_replica(actor=actor, replica=one, reason=reason) for one in every]
+    ReplicaTarget.objects.filter(release=release, environment=environment).delete()
     return found[0] if found else None
 
 
-def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str, is_spare: bool = False) -> Deployment:
-    """Says that the deployment is no longer wanted; its agent drains and ends it. Idempotent.
+def drain_replica(*, actor: Actor, replica: Replica, reason: str, is_spare: bool = False) -> Replica:
+    """Says that the replica is no longer wanted; its agent drains and ends it. Idempotent.
 
     Raises StateChanged("still_routed") while a gateway sends traffic to its release or holds that as stable, unless it `is_spare`:
     as many others answer as are wanted.
     """
-    release, environment = deployment.release, deployment.environment
+    release, environment = replica.release, replica.environment
     require(
         actor,
         Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES,
@@ -128,39 +128,37 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str, is_sp
                 environment=environment.slug,
             )
         changed = (
-            Deployment.objects.filter(pk=deployment.pk, is_wanted=True)
-            .exclude(state=DeploymentState.GONE)
+            Replica.objects.filter(pk=replica.pk, is_wanted=True)
+            .exclude(state=ReplicaState.GONE)
             .update(is_wanted=False, reason=reason, version=F("version") + 1)
         )
-        deployment.refresh_from_db()
+        replica.refresh_from_db()
         if changed:
-            state = deployment.state
-            append_deployment(deployment, "deployment.drained", actor, reason, from_state=state, to_state=state)
-    return deployment
+            state = replica.state
+            append_replica(replica, "deployment.drained", actor, reason, from_state=state, to_state=state)
+    return replica
 
 
-def record_state(
-    *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
-) -> Deployment:
+def record_state(*, actor: Actor, replica: Replica, to: ReplicaState, reason: str, **changes: Any) -> Replica:
     """Records the state that the agent reached. Raises StateChanged when the row moved meanwhile: read it again."""
-    _require(actor, deployment)
+    _require(actor, replica)
     with transaction.atomic():
-        return _move(deployment, to, actor=actor, reason=reason, **changes)
+        return _move(replica, to, actor=actor, reason=reason, **changes)
 
 
-def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer, digest: str = "") -> Server:
-    """Records a server process started for the deployment. It gets no traffic before `mark_serving`.
+def record_server(*, actor: Actor, replica: Replica, running: RunningServer, digest: str = "") -> Server:
+    """Records a server process started for the replica. It gets no traffic before `mark_serving`.
 
     `digest`: of the manifest that every file was verified against as it was written for the server. Raises StateChanged: the
-    deployment is gone, as its node was removed meanwhile.
+    replica is gone, as its node was removed meanwhile.
     """
-    _require(actor, deployment)
+    _require(actor, replica)
     with transaction.atomic():
-        live = Deployment.objects.select_for_update(no_key=True).filter(pk=deployment.pk, state__in=sorted(LIVE))
+        live = Replica.objects.select_for_update(no_key=True).filter(pk=replica.pk, state__in=sorted(LIVE))
         if not live.exists():
-            raise StateChanged("state_changed", f"Deployment {deployment.pk} is gone. Its server is ended.")
+            raise StateChanged("state_changed", f"Replica {replica.pk} is gone. Its server is ended.")
         server = Server.objects.create(
-            deployment=deployment,
+            replica=replica,
             host=running.host,
             http_port=running.http_port,
             grpc_port=running.grpc_port,
@@ -175,18 +173,18 @@ def record_server(*, actor: Actor, deployment: Deployment, running: RunningServe
 
 def keep_log(*, actor: Actor, server: Server, text: str) -> None:
     """Keeps the end of the server's log, in the place of what was kept before. Nothing for a server that users reach."""
-    deployment = server.deployment
-    _require(actor, deployment)
-    if not deployment.environment.is_routed:
+    replica = server.replica
+    _require(actor, replica)
+    if not replica.environment.is_routed:
         ServerLog.objects.update_or_create(server=server, defaults={"text": text, "at": timezone.now()})
 
 
 def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str) -> None:
     """Whether gateways may send traffic to the server. Nothing happens when that is known already, or it is set aside."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    require(actor, Verb.ADMINISTER, server.replica.release.model.team.slug, server.replica.release.model.slug)
     with transaction.atomic():
         if is_serving:
-            if _serves_again(server) and server.deployment.recoveries:
+            if _serves_again(server) and server.replica.recoveries:
                 _append_server(server, "server.recovered", actor, reason)
         elif _locked(server) and Server.objects.filter(pk=server.pk, ended_at=None, is_serving=True).update(
             is_serving=False
@@ -196,15 +194,15 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
 
 
 def _locked(server: Server) -> bool:
-    """Locks the server's deployment: both publish the same endpoint, and all lock in this order. True."""
-    Deployment.objects.select_for_update(no_key=True).get(pk=server.deployment_id)
+    """Locks the server's replica: both publish the same endpoint, and all lock in this order. True."""
+    Replica.objects.select_for_update(no_key=True).get(pk=server.replica_id)
     return True
 
 
 def _serves_again(server: Server) -> bool:
-    """Whether it got no traffic before, and gets some now. Under the lock of its deployment: somebody may just be setting that aside."""
-    deployment = Deployment.objects.select_for_update(no_key=True).filter(pk=server.deployment_id, is_set_aside=False)
-    if not deployment.exists():
+    """Whether it got no traffic before, and gets some now. Under the lock of its replica: somebody may just be setting that aside."""
+    replica = Replica.objects.select_for_update(no_key=True).filter(pk=server.replica_id, is_set_aside=False)
+    if not replica.exists():
         return False
     rows = Server.objects.filter(pk=server.pk, ended_at=None, is_serving=False)
     if not rows.update(is_serving=True, probed_at=timezone.now()):
@@ -215,7 +213,7 @@ def _serves_again(server: Server) -> bool:
 
 def record_probe(*, actor: Actor, server: Server) -> None:
     """The server answered a probe right just now. One that got no traffic gets some again, unless it is set aside. Raises Refused."""
-    _require(actor, server.deployment)
+    _require(actor, server.replica)
     now = timezone.now()
     if Server.objects.filter(pk=server.pk, is_serving=True).update(probed_at=now):
         return
@@ -254,26 +252,26 @@ def record_gpus(*, actor: Actor, node: str, reading: GpuReading, is_kept: bool) 
 
 def record_exit(*, actor: Actor, server: Server, exit_code: int) -> None:
     """How the server's process ended by itself: its exit status, or less than 0 for the signal that ended it. Raises Refused."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    require(actor, Verb.ADMINISTER, server.replica.release.model.team.slug, server.replica.release.model.slug)
     Server.objects.filter(pk=server.pk).update(exit_code=exit_code)
 
 
-def note_trouble(*, actor: Actor, deployment: Deployment, trouble: str) -> None:
+def note_trouble(*, actor: Actor, replica: Replica, trouble: str) -> None:
     """What went wrong at a try that is repeated: the row's reason, without an event. Nothing where the row moved meanwhile."""
-    _require(actor, deployment)
-    Deployment.objects.filter(pk=deployment.pk, version=deployment.version).update(reason=trouble)
+    _require(actor, replica)
+    Replica.objects.filter(pk=replica.pk, version=replica.version).update(reason=trouble)
 
 
 def adopt_server(*, actor: Actor, server: Server) -> None:
     """A new agent took over the server that an earlier one had started."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    require(actor, Verb.ADMINISTER, server.replica.release.model.team.slug, server.replica.release.model.slug)
     with transaction.atomic():
         _append_server(server, "server.adopted", actor, "the agent came back and found it alive")
 
 
 def note_unseen(*, actor: Actor, server: Server, why: str) -> None:
     """Writes that the node's agent could not examine the server. That is no evidence on the server."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    require(actor, Verb.ADMINISTER, server.replica.release.model.team.slug, server.replica.release.model.slug)
     reason = f"The node's agent cannot look at it: {why}. It stays as it is, and is looked at again."
     with transaction.atomic():
         _append_server(server, "server.unseen", actor, reason)
@@ -281,7 +279,7 @@ def note_unseen(*, actor: Actor, server: Server, why: str) -> None:
 
 def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
     """The server's files were compared with what was sealed. A difference is logged once, as the event `server.drifted`."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    require(actor, Verb.ADMINISTER, server.replica.release.model.team.slug, server.replica.release.model.slug)
     found = [one.as_json() for one in drift[:MOST_DRIFT]]
     with transaction.atomic():
         _locked(server)
@@ -296,7 +294,7 @@ def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
 
 def end_server(*, actor: Actor, server: Server, reason: str) -> None:
     """The server process is over. Idempotent."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    require(actor, Verb.ADMINISTER, server.replica.release.model.team.slug, server.replica.release.model.slug)
     with transaction.atomic():
         _locked(server)
         if Server.objects.filter(pk=server.pk, ended_at=None).update(
@@ -344,23 +342,23 @@ def register_node(
     return node
 
 
-def _require(actor: Actor, deployment: Deployment) -> None:
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+def _require(actor: Actor, replica: Replica) -> None:
+    require(actor, Verb.ADMINISTER, replica.release.model.team.slug, replica.release.model.slug)
 
 
-def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:
-    if to is DeploymentState.FAILED:
+def _move(replica: Replica, to: ReplicaState, *, actor: Actor, reason: str, **changes: Any) -> Replica:
+    if to is ReplicaState.FAILED:
         changes["failed_at"] = timezone.now()
-    was = transition(deployment, to, moves=MOVES, reason=reason, **changes)
+    was = transition(replica, to, moves=MOVES, reason=reason, **changes)
     verb = _VERBS.get((was, to)) or _VERBS_TO.get(to, "deployment.moved")
-    append_deployment(deployment, verb, actor, reason, from_state=was, to_state=to)
-    if DeploymentState.READY in (was, to):
+    append_replica(replica, verb, actor, reason, from_state=was, to_state=to)
+    if ReplicaState.READY in (was, to):
         notify_routes()
-    return deployment
+    return replica
 
 
 def _append_server(server: Server, verb: str, actor: Actor, reason: str) -> None:
-    release = server.deployment.release
+    release = server.replica.release
     append_event(
         verb=verb,
         subject_type="server",
@@ -368,7 +366,7 @@ def _append_server(server: Server, verb: str, actor: Actor, reason: str) -> None
         actor=actor,
         reason=reason,
         facts={
-            "deployment": server.deployment_id,
+            "deployment": server.replica_id,
             "model": release.model.slug,
             "release": release.name,
             "pid": server.pid,

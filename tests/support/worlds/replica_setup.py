@@ -1,4 +1,4 @@
-"""Deployments, an agent that is turned by hand, and fake servers under a clock that a test turns."""
+"""Replicas, an agent that is turned by hand, and fake servers under a clock that a test turns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import actions
 from serving.agent import health_check, reconciler
-from serving.agent.reconciler import DeploymentReconciler
+from serving.agent.reconciler import ReplicaReconciler
 from serving.agent.timings import AgentTimings
-from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Node
+from serving.core.lifecycle import ReplicaState
+from serving.models import Environment, Node, Replica
 from serving.ports import LaunchSpec
 from tests.support.fakes import ports
 from tests.support.fakes.ports import FakeLauncher, FakeModel
@@ -27,7 +27,7 @@ from tests.support.fakes.ports import FakeLauncher, FakeModel
 IMAGE = f"local/triton-onnx@sha256:{'a' * 64}"
 RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["sluicegate-onnx", "python"], "versions": {}}
 SYSTEM = Actor.system("test")
-S = DeploymentState
+S = ReplicaState
 QUICK = AgentTimings(
     probe_every=0.01,
     probe_timeout=0.05,
@@ -133,20 +133,20 @@ def release(model: ServedModel) -> Release:
     return sealed(model)
 
 
-def ensure(release: Release, environment: Environment, actor: Actor = SYSTEM) -> Deployment:
-    return actions.ensure_deployment(actor=actor, release=release, environment=environment, reason="a test wants it")
+def ensure(release: Release, environment: Environment, actor: Actor = SYSTEM) -> Replica:
+    return actions.ensure_replica(actor=actor, release=release, environment=environment, reason="a test wants it")
 
 
-def verbs_of(deployment: Deployment) -> list[str]:
+def verbs_of(replica: Replica) -> list[str]:
     return list(
-        Event.objects.filter(subject_type="deployment", subject_id=str(deployment.pk))
+        Event.objects.filter(subject_type="deployment", subject_id=str(replica.pk))
         .order_by("seq")
         .values_list("verb", flat=True)
     )
 
 
 class World:
-    """One deployment, its reconciler, and fake servers that can be broken."""
+    """One replica, its reconciler, and fake servers that can be broken."""
 
     def __init__(self, release: Release, environment: Environment, clock: Clock, pace: AgentTimings = QUICK) -> None:
         self.clock = clock
@@ -160,8 +160,8 @@ class World:
         self.behaviour.serving = spec.manifest["serving"]
         return self.behaviour
 
-    def new_reconciler(self) -> DeploymentReconciler:
-        return DeploymentReconciler(
+    def new_reconciler(self) -> ReplicaReconciler:
+        return ReplicaReconciler(
             self.row.pk,
             actor=Actor.system("agent:local"),
             launcher=self.launcher,
@@ -186,7 +186,7 @@ class World:
             self.clock.sleep(delay or 0.0)
         return delay
 
-    def until(self, state: DeploymentState, most: int = 30) -> Deployment:
+    def until(self, state: ReplicaState, most: int = 30) -> Replica:
         for _ in range(most):
             if self.state == state:
                 return self.row

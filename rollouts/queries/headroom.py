@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollouts.core.engine_state import EngineState
-from rollouts.core.room import Room
+from rollouts.core.headroom import Headroom
 from rollouts.models import Rollout
 from serving.core.admission import Proof
 from serving.queries.admission import looked_for_in
@@ -23,13 +23,13 @@ def proofs_for(rollout: Rollout) -> dict[str, Proof | None]:
     return {str(one.pk): admission_proof(one) for one in arms}
 
 
-def room_of(rollout: Rollout) -> Room:
+def headroom_of(rollout: Rollout) -> Headroom:
     """As the engine sees it, for a person's verb."""
     where, candidate, stable = rollout.environment_id, str(rollout.candidate_id), str(rollout.stable_id)
     serving = standing_of([candidate, *([stable] if rollout.stable_id else [])])
     own, other = (serving.get((where, one), ReleaseStanding()) for one in (candidate, stable))
     whole = other if rollout.stable_id else own
-    return Room(whole.wanted, own.heard, other.heard, *proven_rates(rollout))
+    return Headroom(whole.wanted, own.heard, other.heard, *proven_rates(rollout))
 
 
 def routed_per_s(rollout: Rollout) -> float | None:
