@@ -44,19 +44,79 @@ class Cause:
 
 
 TWELVE = (
-    Cause("batching delay raised", {"stage": "batch_wait", "everyone": "every value alike"}, bad={"*": 5}, stages={("*", "batch_wait"): 15}),
+    Cause(
+        "batching delay raised",
+        {"stage": "batch_wait", "everyone": "every value alike"},
+        bad={"*": 5},
+        stages={("*", "batch_wait"): 15},
+    ),
     Cause("longer inputs", {"mix": "size large", "stage": "compute"}, rate={"large": 8}, stages={("*", "compute"): 15}),
-    Cause("CPU neighbour", {"who": "node n2", "stage": "compute", "resource": "cpu n2"}, bad={"n2": 8}, stages={("n2", "compute"): 25}, gauges={"cpu n2": 2.2}),
-    Cause("noisy tenant", {"volume": "tenant t3", "stage": "queue"}, bad={"*": 5}, rate={"t3": 6}, stages={("*", "queue"): 20}),
-    Cause("slow disk at load", {"who": "node n3", "stage": "queue", "resource": "disk wait n3"}, bad={"n3": 6}, stages={("n3", "queue"): 20}, gauges={"disk wait n3": 5}),
-    Cause("GPU throttled", {"who": "node n1", "stage": "compute", "resource": "gpu clock n1"}, bad={"n1": 8}, stages={("n1", "compute"): 20}, gauges={"gpu clock n1": 0.6}),
-    Cause("driver changed", {"who": "node n2", "stage": "compute", "change": "node.registered n2"}, bad={"n2": 6}, stages={("n2", "compute"): 12}, change=("node.registered", "n2")),
-    Cause("retry storm", {"resource": "retries", "stage": "queue"}, bad={"*": 4}, rate={"*": 1.8}, stages={("*", "queue"): 15}, gauges={"retries": 10}),
-    Cause("one slow replica", {"who": "replica r4", "stage": "compute"}, bad={"r4": 10}, stages={("r4", "compute"): 40}),
-    Cause("cold cache", {"resource": "cache hits", "stage": "compute"}, bad={"*": 4}, stages={("*", "compute"): 15}, gauges={"cache hits": 0.15}),
-    Cause("quota lowered", {"who": "tenant t2", "change": "model.changed m"}, refused={"t2": 400}, change=("model.changed", "m")),
-    Cause("slow network to one server", {"who": "replica r6", "stage": "outside"}, bad={"r6": 10}, stages={("r6", "outside"): 40}),
-)  # fmt: skip
+    Cause(
+        "CPU neighbour",
+        {"who": "node n2", "stage": "compute", "resource": "cpu n2"},
+        bad={"n2": 8},
+        stages={("n2", "compute"): 25},
+        gauges={"cpu n2": 2.2},
+    ),
+    Cause(
+        "noisy tenant",
+        {"volume": "tenant t3", "stage": "queue"},
+        bad={"*": 5},
+        rate={"t3": 6},
+        stages={("*", "queue"): 20},
+    ),
+    Cause(
+        "slow disk at load",
+        {"who": "node n3", "stage": "queue", "resource": "disk wait n3"},
+        bad={"n3": 6},
+        stages={("n3", "queue"): 20},
+        gauges={"disk wait n3": 5},
+    ),
+    Cause(
+        "GPU throttled",
+        {"who": "node n1", "stage": "compute", "resource": "gpu clock n1"},
+        bad={"n1": 8},
+        stages={("n1", "compute"): 20},
+        gauges={"gpu clock n1": 0.6},
+    ),
+    Cause(
+        "driver changed",
+        {"who": "node n2", "stage": "compute", "change": "node.registered node n2"},
+        bad={"n2": 6},
+        stages={("n2", "compute"): 12},
+        change=("node.registered", "node n2"),
+    ),
+    Cause(
+        "retry storm",
+        {"resource": "retries", "stage": "queue"},
+        bad={"*": 4},
+        rate={"*": 1.8},
+        stages={("*", "queue"): 15},
+        gauges={"retries": 10},
+    ),
+    Cause(
+        "one slow replica", {"who": "replica r4", "stage": "compute"}, bad={"r4": 10}, stages={("r4", "compute"): 40}
+    ),
+    Cause(
+        "cold cache",
+        {"resource": "cache hits", "stage": "compute"},
+        bad={"*": 4},
+        stages={("*", "compute"): 15},
+        gauges={"cache hits": 0.15},
+    ),
+    Cause(
+        "quota lowered",
+        {"who": "tenant t2", "change": "model.changed m"},
+        refused={"t2": 400},
+        change=("model.changed", "m"),
+    ),
+    Cause(
+        "slow network to one server",
+        {"who": "replica r6", "stage": "outside"},
+        bad={"r6": 10},
+        stages={("r6", "outside"): 40},
+    ),
+)
 UNLISTED = (
     Cause("errors of a tenant", {"who": "tenant t1"}, errors={"t1": 40}),
     Cause("errors of a node", {"who": "node n3"}, errors={"n3": 40}),

@@ -40,6 +40,7 @@ class Part:
         mix, rate: parts of the shift (1.0: all of it) by its changed share of requests, and by its changed rate.
         score: `mix + rate` minus its share of requests, or of the bad requests before if that is larger: if all rates rise by one
             factor, no value stands out. `low` and `high`: the interval from the counts.
+        deviations: change of its rate, in deviations of its counts.
         without: what is left of the shift without its requests.
     """
 
@@ -53,6 +54,7 @@ class Part:
     score: float
     low: float
     high: float
+    deviations: float
     without: Without
 
     @property
@@ -99,13 +101,10 @@ def parts_of(dimension: str, values: Mapping[str, Counts], signal: str, before: 
     noise = phi * (_variance(r0, n0) + _variance(r1, n1))
     error = _Z * (w0 + w1) / 2 * np.sqrt(noise) / abs(shift)
     score = mix + rate - np.maximum((w0 + w1) / 2, bad0 / max(bad0.sum(), 1))
-    parts = [
-        Part(
-            one, *(float(column[i]) for column in (w0, w1, r0, r1, mix, rate, score)),
-            float(score[i] - error[i]), float(score[i] + error[i]), _without(table, i, shift),
-        )
-        for i, one in enumerate(names)
-    ]  # fmt: skip
+    left = [_without(table, i, shift) for i in range(len(names))]
+    columns = w0, w1, r0, r1, mix, rate, score, score - error, score + error, (r1 - r0) / np.sqrt(noise)
+    rows = np.stack(columns, axis=1).tolist()
+    parts = [Part(name, *row, without=without) for name, row, without in zip(names, rows, left, strict=True)]
     return Parts(dimension, float(mix.sum()), tuple(sorted(parts, key=lambda part: -part.score)))
 
 

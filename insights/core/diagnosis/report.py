@@ -18,7 +18,9 @@ MOST_OF_IT: Final = 0.5
 AT_CAPACITY: Final = 0.9
 MOST_CHANGES: Final = 5
 #: Within hours, latency wanders by itself. A smaller shift than this needs a second source that moved with it.
-SURE_RATIO: Final = 3.0
+SURE_RATIO: Final = {Shape.STEP: 3.0, Shape.RISING: 10.0}
+#: A shift that only one value has must stand out of its counts so much.
+SURE_DEVIATIONS: Final = 5.0
 SUPPORT: Final = frozenset({"who", "mix", "stage", "resource"})
 
 
@@ -62,6 +64,7 @@ class Diagnosis:
 
 
 def diagnose(window: Window, seed: int = 0) -> Diagnosis:
+    """Explains the strongest shift of the window's signals. The same window and seed give the same answer."""
     shifts = {name: find_shift(bad, window.whole.total, seed) for name, bad in window.whole.bad.items()}
     if window.whole.p99_ms is not None and "slow" not in shifts:
         shifts["p99"] = find_shift(window.whole.p99_ms, None, seed)
@@ -80,14 +83,18 @@ def diagnose(window: Window, seed: int = 0) -> Diagnosis:
     growth = sorted((one for one in grown if one is not None), key=lambda one: -one.score)
     stages = stages_of(_timed(window, parts), before, now)
     resources = moved(window.gauges, before, now)
-    places = [part.value for one in parts for part in one.parts[:1]]
+    places = [f"{one.dimension} {part.value}" for one in parts for part in one.parts if part.explains]
     changes = near(window.changes, shift, window.begin_s, places)[:MOST_CHANGES]
     found = Diagnosis(
         signal, shift, (), tuple(parts), tuple(growth), tuple(stages), tuple(resources), tuple(changes),
         _load(window, before, now), window.missing,
     )  # fmt: skip
     ranked = _hypotheses(found, window, before, now)
-    if shift.width_min < 10 and shift.ratio < SURE_RATIO and not any(one.kind in SUPPORT for one in ranked):
+    if (
+        shift.width_min < 10
+        and shift.ratio < SURE_RATIO[shift.shape]
+        and not any(one.kind in SUPPORT for one in ranked)
+    ):
         return Diagnosis(signal, replace(shift, shape=Shape.NONE), missing=window.missing)
     return replace(found, hypotheses=ranked)
 
@@ -95,16 +102,20 @@ def diagnose(window: Window, seed: int = 0) -> Diagnosis:
 def _of_a_value(window: Window, seed: int) -> tuple[str, Shift] | None:
     """A shift of one value's share against all others of its dimension, if the whole hides it; the strongest."""
     found: list[tuple[str, Shift]] = []
-    for values in window.by.values():
+    for dimension, values in window.by.items():
         for name, own in values.items():
             others = [counts for other, counts in values.items() if other != name]
             for signal, bad in own.bad.items():
                 if others:
                     total = np.nansum([one.total for one in others], axis=0)
                     rest = np.nansum([one.bad[signal] for one in others], axis=0), total
-                    found.append((signal, find_shift(bad, own.total, seed, rest)))
-    chosen = [one for one in found if one[1].shape in (Shape.STEP, Shape.RISING)]
-    return max(chosen, key=lambda one: one[1].ratio) if chosen else None
+                    shift = find_shift(bad, own.total, seed, rest)
+                    if shift.shape in (Shape.STEP, Shape.RISING):
+                        parts = parts_of(dimension, values, signal, *_masks(shift, len(bad), window.begin_s))
+                        own_parts = [one for one in parts.parts if one.value == name] if parts else []
+                        if any(one.explains and one.deviations >= SURE_DEVIATIONS for one in own_parts):
+                            found.append((signal, shift))
+    return max(found, key=lambda one: one[1].ratio) if found else None
 
 
 def _strength(shift: Shift) -> tuple[bool, bool, float]:
@@ -227,8 +238,29 @@ def _of_change(one: Near, window: Window, shift: Shift) -> Hypothesis:
     at = datetime.fromtimestamp(one.change.at_s, UTC)
     against = () if minutes == 0 else ("the shift came later than the change",)
     width = max(shift.high - shift.low, 5.0)
-    step = f"sluicegate api GET /audit verb=={one.change.verb}"
+    step = f"sluicegate api GET /events verb=={one.change.verb}"
     evidence = (f"{at:%Y-%m-%d %H:%M:%S} UTC: {text}", *((one.change.facts,) if one.change.facts else ()))
     return Hypothesis(
         "change", f"{one.change.verb} {one.change.subject}", 0.85 / (1 + minutes / width), evidence, against, (), step
     )
+
+
+#: Signal → what users get.
+_WORDS: Final = {
+    "slow": "the share of slow requests",
+    "errors": "the share of errors",
+    "refused": "the share of refused requests",
+    "p99": "the 99th percentile of latency",
+}
+
+
+def sentence(found: Diagnosis, begin_s: float) -> str:
+    """The answer in one sentence. Instants are UTC."""
+    shift, what = found.shift, _WORDS.get(found.signal, found.signal)
+    if shift.shape is Shape.UNKNOWN:
+        return f"Cannot tell. Missing: {shift.why}."
+    if shift.shape is Shape.NONE:
+        return "No shift."
+    at, low, high = (datetime.fromtimestamp(begin_s + 60 * one, UTC) for one in (shift.at, shift.low, shift.high))
+    kind = "A step" if shift.shape is Shape.STEP else "Rising"
+    return f"{kind} since {at:%Y-%m-%d %H:%M} ({low:%H:%M} to {high:%H:%M}) in {what}: {shift.ratio:.1f} times as high."

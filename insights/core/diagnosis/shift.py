@@ -23,6 +23,8 @@ LEAST_KNOWN: Final = 0.7
 #: Fewer requests than this in the window show nothing.
 LEAST_REQUESTS: Final = 100
 FEWEST_BINS: Final = 12
+#: A ramp must fit so much better than a step.
+RAMP_BETTER: Final = 1.05
 
 
 class Shape(StrEnum):
@@ -92,7 +94,11 @@ def _shift(bad: Array, total: Array | None, first: int, seed: int, rest: tuple[A
     block = 8 if width >= 10 else 10 if width == 2 else max(3, len(logit) // 20)
     designs, starts = _designs(len(logit))
     fits = designs @ logit
-    best = int(np.argmax(fits))
+    steps = len(starts)
+    best = int(np.argmax(fits[:steps]))
+    ramp = steps + int(np.argmax(fits[steps:]))
+    if fits[ramp] > RAMP_BETTER * max(fits[best], 0):
+        best = ramp
     fitted = fits[best] * designs[best]
     ratio = float(np.exp(fitted[-1] - fitted[0]))
     left = logit - logit.mean() - fitted
@@ -104,13 +110,13 @@ def _shift(bad: Array, total: Array | None, first: int, seed: int, rest: tuple[A
         p = (1 + int(((shuffled @ designs.T).max(axis=1) >= fits[best]).sum())) / (1 + PERMUTATIONS)
     if p > MOST_P:
         return Shift(Shape.NONE, first=first, width_min=width, p=p, season_known=season_known)
-    is_step = best < len(starts)
-    own = designs[: len(starts)] if is_step else designs[len(starts) :]
+    is_step = best < steps
+    own = designs[:steps] if is_step else designs[steps:]
     again = fitted + _blocks(left, block, RESAMPLES, random, replace=True)
     drawn = starts[(again @ own.T).argmax(axis=1)]
     low, high = np.quantile(drawn, (0.025, 0.975))
     times = np.append(at, at[-1] + width)
-    begin = int(starts[best % len(starts)])
+    begin = int(starts[best % steps])
     shape = Shape.STEP if is_step else Shape.RISING
     around = (first + float(times[int(low)]) - width, first + float(times[int(np.ceil(high))]) + width)
     return Shift(shape, first + float(times[begin]), *around, first, width, ratio, p, season_known)
