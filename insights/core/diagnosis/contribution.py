@@ -45,6 +45,7 @@ class Part:
     """
 
     value: str
+    without: Without
     share_before: float
     share_now: float
     rate_before: float
@@ -55,7 +56,6 @@ class Part:
     low: float
     high: float
     deviations: float
-    without: Without
 
     @property
     def explains(self) -> bool:
@@ -104,7 +104,7 @@ def parts_of(dimension: str, values: Mapping[str, Counts], signal: str, before: 
     left = [_without(table, i, shift) for i in range(len(names))]
     columns = w0, w1, r0, r1, mix, rate, score, score - error, score + error, (r1 - r0) / np.sqrt(noise)
     rows = np.stack(columns, axis=1).tolist()
-    parts = [Part(name, *row, without=without) for name, row, without in zip(names, rows, left, strict=True)]
+    parts = [Part(name, without, *row) for name, row, without in zip(names, rows, left, strict=True)]
     return Parts(dimension, float(mix.sum()), tuple(sorted(parts, key=lambda part: -part.score)))
 
 

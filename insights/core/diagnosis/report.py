@@ -202,7 +202,7 @@ def _of_part(
 def _one_level_below(
     dimension: str, value: str, window: Window, signal: str, before: Mask, now: Mask
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the value's own requests show by another dimension, and what no crossed counts leave unknown."""
+    """Evidence from another dimension within the value; and the dimensions without crossed counts."""
     texts: list[str] = []
     crossed = [pair for pair in window.crossed if pair[0] == dimension]
     for pair in crossed:

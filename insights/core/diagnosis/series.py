@@ -1,4 +1,4 @@
-"""What a diagnosis reads: counts by minute, of a model and of each value of its dimensions."""
+"""Input of a diagnosis: counts by minute, of a model and of each value of its dimensions."""
 
 from __future__ import annotations
 
