@@ -19,7 +19,7 @@ class Webhook(models.Model):
     kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in ReceiverKind])
     # the form of what is sent to a URL; empty for an e-mail address
     format = models.CharField(
-        max_length=10, blank=True, default=WebhookFormat.SIGNED, choices=[(f.value, f.value) for f in WebhookFormat]
+        max_length=16, blank=True, default=WebhookFormat.SIGNED, choices=[(f.value, f.value) for f in WebhookFormat]
     )
     target = models.CharField(max_length=500)  # the URL as far as it may be shown, or the e-mail address
     # encrypted, where the URL itself is the secret (Slack, Teams); else empty, and `target` is the URL

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from ledger.hooks.job_handlers import Again, Beat, handler
 from ledger.models import Job
+from notifications.actions.alerts import ALERTS_JOB
 from notifications.actions.deliveries import JOB
+from notifications.core.formats import ALERT_EVERY_S
+from notifications.dispatcher.alerts import resend_alerts
 from notifications.dispatcher.rounds import run_round
 
 #: The job's one row waits for so long, unless the scheduler makes it due sooner because there is something to send.
@@ -17,3 +20,10 @@ def dispatch(job: Job, beat: Beat) -> None:
     """Collects and sends what is due, then waits to be due again: one row for good, not one for each round."""
     run_round(beat)
     raise Again(LONGEST_PAUSE_S, "waits for events")
+
+
+@handler(ALERTS_JOB["kind"], records_failure=False)
+def resend(job: Job, beat: Beat) -> None:
+    """Tells each Alertmanager of the open alarms again, until there are none."""
+    if resend_alerts():
+        raise Again(ALERT_EVERY_S, "alarms are open")

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 from accounts.models import User
 from registry.models import Release, ServedModel
@@ -277,7 +278,13 @@ class Alarm(models.Model):
     acknowledged_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     closed_at = models.DateTimeField(null=True)
     closed_by = models.CharField(max_length=150, blank=True)  # the actor
+    muted_until = models.DateTimeField(null=True)  # until then nothing but its end is sent
+    muted_by = models.CharField(max_length=150, blank=True, db_default="")  # the actor
     version = models.PositiveIntegerField(default=1)  # If-Match
+
+    @property
+    def is_muted(self) -> bool:
+        return self.muted_until is not None and self.muted_until > timezone.now()
 
     class Meta:
         ordering = ["-id"]
@@ -289,3 +296,18 @@ class Alarm(models.Model):
                 name="alarm_one_live",
             ),
         ]
+
+
+class JudgementWindow(models.Model):
+    """The start of the counts that a caller of the judge has judged again and again, so that each call judges the same window.
+
+    `question`: digest of everything else that the caller sent with the first call.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=200)
+    question = models.CharField(max_length=71)
+    began_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="judgement_window_once")]

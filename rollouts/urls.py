@@ -1,6 +1,6 @@
 from django.urls import path
 
-from rollouts.api import alarms, approvals, environments, serving_history, tenants
+from rollouts.api import alarms, approvals, environments, judgements, serving_history, tenants
 from rollouts.api import rollouts as api
 
 urlpatterns = [
@@ -8,6 +8,8 @@ urlpatterns = [
     path("alarms/<int:alarm_id>", alarms.AlarmView.as_view()),
     *(path(f"alarms/<int:alarm_id>/{verb}", view.as_view()) for verb, view in alarms.VERB_VIEWS.items()),
     path("approvals", approvals.ApprovalsView.as_view()),
+    path("judgements", judgements.JudgementsView.as_view()),
+    path("judgements/flagger", judgements.FlaggerView.as_view()),
     path("rollouts", api.RolloutsView.as_view()),
     path("rollouts/preview", api.PreviewView.as_view()),
     path("rollouts/<int:rollout_id>", api.RolloutView.as_view()),

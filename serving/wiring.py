@@ -18,7 +18,7 @@ from serving.agent.static_launcher import StaticLauncher
 from serving.core.gpu import GpuReading
 from serving.core.static_servers import StaticServer
 from serving.models import ListedServer
-from serving.ports import ExternalMetrics, RunningServer
+from serving.ports import CounterHistory, ExternalMetrics, RunningServer
 from serving.servers import Client, client_of
 
 
@@ -65,6 +65,11 @@ def _folder_of(server: ListedServer) -> Path:
 def connect(server: RunningServer) -> Client:
     """A client of a server that this node's launcher started. The caller closes it."""
     return client_of(server.host, server.http_port, server.grpc_port, server.speaks)
+
+
+def counter_history() -> CounterHistory | None:
+    """Source of counters of the past; None if no Prometheus is configured."""
+    return Prometheus(settings.PROMETHEUS_URL) if settings.PROMETHEUS_URL else None
 
 
 def external_metrics() -> ExternalMetrics | None:

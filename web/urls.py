@@ -203,6 +203,8 @@ urlpatterns = [
         "alarm",
         "alarms/<int:pk>/",
         ("acknowledge", alarms.acknowledge, "alarm_acknowledge"),
+        ("mute", alarms.mute, "alarm_mute"),
+        ("unmute", alarms.unmute, "alarm_unmute"),
         ("close", alarms.close, "alarm_close"),
     ),
     # incidents

@@ -42,6 +42,7 @@ class Verb(StrEnum):
     ABORT_ROLLOUT = "rollout.abort"
     ROLL_BACK = "rollout.roll_back"
     HANDLE_ALARM = "alarm.handle"
+    JUDGE = "judgement.make"
     MANAGE_WEBHOOKS = "webhook.manage"
     MANAGE_ACCOUNT = "account.manage"
     ADMINISTER = "administer"
@@ -67,6 +68,7 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.SUPERSEDE_ROLLOUT,
             Verb.RESUME_ROLLOUT,
             Verb.HANDLE_ALARM,
+            Verb.JUDGE,
             Verb.MANAGE_WEBHOOKS,
         }
     )
@@ -79,6 +81,7 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.RUN_GATES,
             Verb.START_ROLLOUT,
             Verb.SUPERSEDE_ROLLOUT,
+            Verb.JUDGE,
         }
     )
     | _SHUT,
@@ -98,6 +101,7 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.ADVANCE_ROLLOUT,
             Verb.PROMOTE_NOW,
             Verb.HANDLE_ALARM,
+            Verb.JUDGE,
             Verb.MANAGE_WEBHOOKS,
         }
     )
@@ -135,7 +139,8 @@ DOING: dict[Verb, str] = {
     Verb.SUPERSEDE_ROLLOUT: "supersede rollouts",
     Verb.ABORT_ROLLOUT: "abort or cancel rollouts",
     Verb.ROLL_BACK: "roll back models",
-    Verb.HANDLE_ALARM: "acknowledge or close alarms",
+    Verb.HANDLE_ALARM: "acknowledge, mute or close alarms",
+    Verb.JUDGE: "have counters judged",
     Verb.MANAGE_WEBHOOKS: "manage webhooks",
     Verb.MANAGE_ACCOUNT: "manage accounts, tokens and sessions",
     Verb.ADMINISTER: "administer this installation",

@@ -32,7 +32,8 @@ def open_for_alarms() -> None:
         had = Incident.objects.filter(environment=alarm.environment, model=alarm.model, opened_at__gte=alarm.opened_at)
         if (alarm.environment_id, alarm.model_id) not in is_open and not had.exists():
             is_open.add((alarm.environment_id, alarm.model_id))
-            _open(ALARMS, alarm.model, alarm.environment, alarm.release, alarm.reason)
+            title = f"{alarm.objective} at {alarm.facts['burn']:.1f} times the objective"
+            _open(ALARMS, alarm.model, alarm.environment, alarm.release, title)
 
 
 def open_incident(*, actor: Actor, model: ServedModel, environment: Environment, title: str) -> Incident:

@@ -125,6 +125,8 @@ class EventVerb(StrEnum):
     ROLLOUT_UNDO_CLOSED = "rollout.undo_closed"
     ALARM_OPENED = "alarm.opened"
     ALARM_ACKNOWLEDGED = "alarm.acknowledged"
+    ALARM_MUTED = "alarm.muted"
+    ALARM_UNMUTED = "alarm.unmuted"
     ALARM_CLOSED = "alarm.closed"
     INCIDENT_OPENED = "incident.opened"
     INCIDENT_NOTED = "incident.noted"

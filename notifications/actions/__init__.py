@@ -1,5 +1,6 @@
 """What may happen to webhooks and their deliveries."""
 
+from notifications.actions.alerts import wake_alerts
 from notifications.actions.deliveries import replay_delivery, replay_since, wake_dispatcher
 from notifications.actions.mail_choices import choose_mails
 from notifications.actions.webhooks import change_webhook, create_webhook, delete_webhook, rotate_secret
@@ -12,5 +13,6 @@ __all__ = [
     "replay_delivery",
     "replay_since",
     "rotate_secret",
+    "wake_alerts",
     "wake_dispatcher",
 ]

@@ -28,7 +28,7 @@ from ledger.queries import events, first_seq_since, head_seq, head_seq_expressio
 from notifications.actions.webhooks import receiver_of, require_manager
 from notifications.adapters import mail_sender
 from notifications.core.delivery import ENDED, MOVES, OPEN, DeliveryState, Outcome, ReceiverKind, after, meant_by
-from notifications.core.formats import WebhookFormat, verbs_for
+from notifications.core.formats import IN_ORDER, WebhookFormat, verbs_for
 from notifications.models import Attempt, Delivery, Webhook
 from notifications.queries import events_for
 from notifications.queries.recipients import PERSONAL, recipients_of
@@ -97,6 +97,7 @@ def _collect_for(webhook_id: int) -> int:
             head = head_seq()
             upto = min(head, row.last_seq + SCAN)
             wanted = events_for(row).filter(seq__gt=row.last_seq, seq__lte=upto, verb__in=_verbs_of(row))
+            wanted = wanted.exclude(facts__has_key="quiet")  # an alarm that is muted
             seqs = list(wanted.order_by("seq").values_list("seq", flat=True)[:BATCH])
             upto = seqs[-1] if len(seqs) == BATCH else upto
             _make(row, seqs)
@@ -131,8 +132,8 @@ def _to_people(row: Webhook, event: Event) -> list[Delivery]:
 def next_due() -> list[tuple[int, uuid.UUID]]:
     """(webhook, the oldest event's delivery that is due), for every webhook that has one.
 
-    At PagerDuty the events of one subject go in their order: a trigger that comes after its resolve would wake people for ever. All
-    alarms count as one subject, because the next alarm of an objective has the same alert.
+    At PagerDuty and Alertmanager the events of one subject go in their order: a trigger that comes after its resolve would wake
+    people for ever. All alarms count as one subject, because the next alarm of an objective has the same alert.
     """
     first = Delivery.objects.filter(webhook=OuterRef("pk"), state__in=OPEN, due_at__lte=Now()).order_by("event_id")
     before = Delivery.objects.filter(
@@ -141,7 +142,7 @@ def next_due() -> list[tuple[int, uuid.UUID]]:
     ).filter(Q(event__subject_type="alarm") | Q(event__subject_id=OuterRef("event__subject_id")))  # fmt: skip
     in_order = Subquery(first.exclude(Exists(before)).values("pk")[:1])
     rows = Webhook.objects.filter(is_active=True).annotate(
-        first=Case(When(format=WebhookFormat.PAGERDUTY, then=in_order), default=Subquery(first.values("pk")[:1]))
+        first=Case(When(format__in=IN_ORDER, then=in_order), default=Subquery(first.values("pk")[:1]))
     )
     return [(pk, first) for pk, first in rows.values_list("pk", "first") if first is not None]
 

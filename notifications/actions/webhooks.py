@@ -254,6 +254,8 @@ def _verb_problems(patterns: list[str], row: Webhook) -> list[tuple[str, str, st
     if not 1 <= len(patterns) <= MOST_PATTERNS:
         fix = f"Write 1 to {MOST_PATTERNS}, such as rollout.* for every event of rollouts."
         found.append(("verbs", f"There are {len(patterns)} patterns.", fix))
+    elif row.format == WebhookFormat.ALERTMANAGER and not verbs_for(WebhookFormat.ALERTMANAGER, meant_by(patterns)):
+        found.append(("verbs", "Alertmanager hears of alarms alone.", "Name alarm.* or alarm.opened."))
     elif row.format == WebhookFormat.PAGERDUTY and not verbs_for(WebhookFormat.PAGERDUTY, meant_by(patterns)):
         fix = f"Name one that does: {', '.join(WAKES)}, or alarm.* and rollout.* for all."
         found.append(("verbs", "None of these events wakes anybody at PagerDuty.", fix))

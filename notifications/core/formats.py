@@ -3,13 +3,15 @@
 Sources. Slack: docs.slack.dev, incoming webhooks, "Formatting message text" (escaping), Block Kit reference (lengths). Teams:
 learn.microsoft.com, "Post a workflow when a webhook request is received"; adaptivecards.io, Adaptive Cards 1.4. PagerDuty:
 developer.pagerduty.com, Events API v2, "Send an alert event"; support.pagerduty.com, "Dynamic notifications" (severity and urgency).
+Alertmanager: prometheus.io, "Alerting", clients; its OpenAPI of version 2.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,6 +27,7 @@ class WebhookFormat(StrEnum):
     SLACK = "slack"
     TEAMS = "teams"
     PAGERDUTY = "pagerduty"
+    ALERTMANAGER = "alertmanager"
 
 
 F = WebhookFormat
@@ -34,7 +37,12 @@ PAGERDUTY_URL: Final = "https://events.pagerduty.com/v2/enqueue"
 #: An integration key of PagerDuty.
 _ROUTING_KEY: Final = re.compile(r"[0-9A-Za-z]{32}")
 #: What must wake whoever is on call, and how bad it is: people are the only way on. A rollback that works wakes nobody.
-WAKES: Final[dict[str, str]] = {"rollout.stuck": "critical", "rollout.blind": "error", "alarm.opened": "critical"}
+WAKES: Final[dict[str, str]] = {
+    "rollout.stuck": "critical",
+    "rollout.blind": "error",
+    "alarm.opened": "critical",
+    "alarm.unmuted": "critical",
+}
 #: Events that end an alert: the rollout has ended, the engine sees again and went on, or the objective is met again.
 RESOLVES: Final = frozenset(
     {
@@ -42,6 +50,14 @@ RESOLVES: Final = frozenset(
         "rollout.superseded", "rollout.advanced", "rollout.baking", "alarm.closed",
     }
 )  # fmt: skip
+
+#: Of an alert at Alertmanager: its address; seconds between two messages while it is open, and until it ends without another one.
+ALERTS_PATH: Final = "/api/v2/alerts"
+ALERT_EVERY_S, ALERT_LASTS_S = 60.0, 240.0
+#: What is sent of alarms. Alertmanager has acknowledgement and silence of its own.
+_ALERTS: Final = ("alarm.opened", "alarm.closed")
+#: Formats in which an alert that comes after its end would stay: the events of one subject go in their order.
+IN_ORDER: Final = frozenset({F.PAGERDUTY, F.ALERTMANAGER})
 
 _SLACK_HOSTS: Final = {"hooks.slack.com", "hooks.slack-gov.com"}
 _SLACK_PATH: Final = re.compile(r"/services/[A-Za-z0-9]+/[A-Za-z0-9]+/[A-Za-z0-9]+")
@@ -53,7 +69,10 @@ _MOST_FIELDS: Final = 10
 
 
 def verbs_for(form: WebhookFormat, verbs: list[str]) -> list[str]:
-    """Those of the meant verbs that are sent in this form: to PagerDuty what wakes, and with that whatever may end it."""
+    """Those of the meant verbs that are sent in this form: to PagerDuty what wakes, and with that whatever may end it; to Alertmanager
+    the alarms, with their end."""
+    if form is F.ALERTMANAGER:
+        return list(_ALERTS) if _ALERTS[0] in verbs else []
     if form is not F.PAGERDUTY:
         return verbs
     wakes = [verb for verb in verbs if verb in WAKES]
@@ -192,8 +211,44 @@ def pagerduty_body(note: Note, *, routing_key: str, source: str) -> dict[str, An
     return {**body, "client_url": note.url, "links": [{"href": note.url, "text": note.button}]} if note.url else body
 
 
-def body_in(form: WebhookFormat, note: Note, *, routing_key: str = "", source: str = "Sluicegate") -> bytes:
-    """The bytes that are sent in one of the services' forms, the same for the same note."""
+# --- Alertmanager -----------------------------------------------------------------------------------------------------
+
+
+def address_in(form: WebhookFormat, target: str) -> str:
+    """Where a message in this form goes, if the webhook names `target`."""
+    return target.removesuffix("/").removesuffix(ALERTS_PATH) + ALERTS_PATH if form is F.ALERTMANAGER else target
+
+
+def alert_of(note: Note, *, now: datetime, source: str) -> dict[str, Any]:
+    """One alert. Its labels are its identity, so they are the same when it opens and when it closes. Texts that name no alarm (a
+    test) are an alert that has ended.
+
+    The end of an open one lies ahead of `now`, so that it outlives one lost message, and ends by itself without us.
+    """
+    facts = dict(note.facts)
+    names = {"environment": "Environment", "model": "Model", "objective": "Objective", "severity": "Tier"}
+    is_open = note.verb == _ALERTS[0]
+    labels = {"alertname": "ObjectiveBurning" if "Objective" in facts else "SluicegateTest", "instance": source}
+    noted = {"summary": note.headline, "description": note.sentence, "runbook_url": facts.get("Runbook", "")}
+    return {
+        "labels": labels | {label: facts[name] for label, name in names.items() if name in facts},
+        "annotations": {name: text for name, text in noted.items() if text},
+        **({"startsAt": note.at.isoformat(timespec="milliseconds")} if is_open else {}),
+        "endsAt": (now + timedelta(seconds=ALERT_LASTS_S if is_open else 0)).isoformat(timespec="milliseconds"),
+        **({"generatorURL": note.url} if note.url else {}),
+    }
+
+
+def alerts_body(notes: Iterable[Note], *, now: datetime, source: str) -> bytes:
+    return canonical_bytes([alert_of(one, now=now, source=source) for one in notes])
+
+
+def body_in(
+    form: WebhookFormat, note: Note, *, routing_key: str = "", source: str = "Sluicegate", now: datetime | None = None
+) -> bytes:
+    """The bytes that are sent in one of the services' forms, the same for the same note; to Alertmanager, at the same instant `now`."""
+    if form is F.ALERTMANAGER:
+        return alerts_body([note], now=now or note.at, source=source)
     makers: dict[WebhookFormat, Callable[[Note], dict[str, Any]]] = {
         F.SLACK: slack_body,
         F.TEAMS: teams_body,

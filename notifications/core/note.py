@@ -28,6 +28,8 @@ _PHRASES: Final[dict[str, str]] = {
     "rollout.undo_closed": "can no longer be undone in one step",
     "alarm.opened": "misses an objective",
     "alarm.acknowledged": "misses an objective, and a person looks after it",
+    "alarm.muted": "misses an objective, and is muted",
+    "alarm.unmuted": "still misses an objective, and is muted no longer",
     "alarm.closed": "had an alarm that is closed now",
     "gate_run.finished": "its gates have ended",
     "webhook.gave_up": "a notification was given up",

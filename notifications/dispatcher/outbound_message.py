@@ -13,7 +13,7 @@ from ledger.adapters.secret_encryption import Unreadable, decrypt
 from ledger.models import Event
 from ledger.queries.chain_verification import link_of
 from notifications.core.delivery import ReceiverKind
-from notifications.core.formats import WebhookFormat, body_in, readable
+from notifications.core.formats import WebhookFormat, address_in, body_in, readable
 from notifications.core.mail import Asked, approval_mail, mail_of, rollback_mail
 from notifications.core.note import EXAMPLE, Note, note_of, note_of_test
 from notifications.core.webhook import TEST, body_of, body_of_test
@@ -56,9 +56,14 @@ def message_of(delivery: Delivery, *, asked_by: str = "") -> OutboundMessage:
     elif not problem:
         body = _body_of(delivery, asked_by, secrets)
     return OutboundMessage(
-        delivery.pk, delivery.attempts, ReceiverKind(row.kind), row.format, target, row.may_be_private,
+        delivery.pk, delivery.attempts, ReceiverKind(row.kind), row.format, target_of(row, target), row.may_be_private,
         event.verb if event else TEST, body, mail, secrets, problem,
     )  # fmt: skip
+
+
+def target_of(row: Webhook, target: str) -> str:
+    """The address that a message is sent to; of a mail, the mailbox."""
+    return address_in(WebhookFormat(row.format), target) if row.format else target
 
 
 def _to_a_person(delivery: Delivery, asked_by: str) -> OutboundMessage:
@@ -118,7 +123,8 @@ def _body_of(delivery: Delivery, asked_by: str, secrets: tuple[str, ...]) -> byt
     row, event = delivery.webhook, delivery.event
     note = _note_of(delivery, asked_by)
     if row.format != WebhookFormat.SIGNED:
-        return body_in(WebhookFormat(row.format), note, routing_key="".join(secrets[:1]), source=_installation())
+        key = "".join(secrets[:1])
+        return body_in(WebhookFormat(row.format), note, routing_key=key, source=installation(), now=timezone.now())
     if event is None:
         at = delivery.created_at.isoformat(timespec="microseconds")
         return body_of_test(row.pk, at, asked_by, url=note.url)
@@ -132,7 +138,7 @@ def _note_of(delivery: Delivery, asked_by: str) -> Note:
     return note_of(link_of(delivery.event), public_url=settings.PUBLIC_URL)
 
 
-def _installation() -> str:
+def installation() -> str:
     """Which installation speaks, for whoever has several."""
     return urlsplit(settings.PUBLIC_URL).hostname or "Sluicegate"
 
@@ -142,7 +148,7 @@ def example_of(row: Webhook) -> str:
     note = note_of(EXAMPLE, public_url=settings.PUBLIC_URL)
     if row.format == WebhookFormat.SIGNED:
         return readable(body_of(EXAMPLE, url=note.url))
-    return readable(body_in(WebhookFormat(row.format), note, routing_key="…", source=_installation()))
+    return readable(body_in(WebhookFormat(row.format), note, routing_key="…", source=installation()))
 
 
 def secrets_of(row: Webhook) -> tuple[str, ...]:

@@ -6,11 +6,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import F
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import StateChanged, field_error
 from registry.core.ownership import ownership_facts
 from rollouts.actions.preconditions import require_reason
 from rollouts.core.watch.lifecycle import AGAIN_WITHIN_S, MOVES, AlarmState
@@ -20,6 +23,7 @@ from serving.models import Route
 
 WATCH = Actor.system("watch")
 A = AlarmState
+LONGEST_MUTE = timedelta(days=7)
 
 
 @transaction.atomic
@@ -76,6 +80,49 @@ def close(*, actor: Actor, alarm: Alarm, expected_version: int, reason: str) -> 
     return _move(alarm, A.CLOSED, actor=actor, reason=f"Closed by {actor.name}: {why}", **changes)
 
 
+@transaction.atomic
+def mute(*, actor: Actor, alarm: Alarm, expected_version: int, reason: str, until: datetime) -> Alarm:
+    """Nothing but the alarm's end is sent until then, also if it closes and opens again. Raises Invalid, StateChanged."""
+    alarm = _lock(actor, alarm, expected_version)
+    why, now = require_reason(reason), timezone.now()
+    if alarm.state == A.CLOSED:
+        raise StateChanged("alarm_closed", f"Alarm {alarm.pk} is closed: nothing is sent of it. Read it again.")
+    if not now < until <= now + LONGEST_MUTE:
+        raise field_error(
+            "until", f"{until.isoformat()} is no such time.", f"Name one of the next {LONGEST_MUTE.days} days."
+        )
+    _set_mute(alarm, until, actor.name)
+    _append(alarm, alarm.state, actor=actor, reason=f"Muted by {actor.name}: {why}", verb="alarm.muted")
+    return alarm
+
+
+@transaction.atomic
+def unmute(*, actor: Actor, alarm: Alarm, expected_version: int, reason: str) -> Alarm:
+    """What happens to the alarm is sent again."""
+    alarm = _lock(actor, alarm, expected_version)
+    if not alarm.is_muted:
+        raise StateChanged("alarm_not_muted", f"Alarm {alarm.pk} is not muted. Read it again.")
+    why = require_reason(reason)
+    _set_mute(alarm, None, "")
+    _append(alarm, alarm.state, actor=actor, reason=f"Unmuted by {actor.name}: {why}", verb="alarm.unmuted")
+    return alarm
+
+
+def end_mutes() -> None:
+    """Ends the mutes of live alarms whose time is over."""
+    for pk in list(live_alarms().filter(muted_until__lte=Now()).values_list("pk", flat=True)):
+        with transaction.atomic():
+            over = live_alarms().select_for_update(no_key=True, of=("self",)).filter(pk=pk, muted_until__lte=Now())
+            if (alarm := over.first()) is not None:
+                _set_mute(alarm, None, "")
+                _append(alarm, alarm.state, actor=WATCH, reason="The time of the mute is over.", verb="alarm.unmuted")
+
+
+def _set_mute(alarm: Alarm, until: datetime | None, by: str) -> None:
+    Alarm.objects.filter(pk=alarm.pk).update(muted_until=until, muted_by=by, version=F("version") + 1)
+    alarm.refresh_from_db(fields=["muted_until", "muted_by", "version"])
+
+
 def _lock(actor: Actor, alarm: Alarm, expected_version: int) -> Alarm:
     require(actor, Verb.HANDLE_ALARM, alarm.model.team.slug, alarm.model.slug)
     related = Alarm.objects.select_related("environment", "model__team", "release", "acknowledged_by")
@@ -94,12 +141,17 @@ def _move(alarm: Alarm, to: AlarmState, *, actor: Actor, reason: str, **changes:
 ARRIVED = {A.OPEN: "alarm.opened", A.ACKNOWLEDGED: "alarm.acknowledged", A.CLOSED: "alarm.closed"}
 
 
-def _append(alarm: Alarm, was: str, *, actor: Actor, reason: str) -> None:
+def _append(alarm: Alarm, was: str, *, actor: Actor, reason: str, verb: str = "") -> None:
+    """`quiet` is a fact of what nobody is sent, because the alarm is muted."""
+    verb = verb or ARRIVED[A(alarm.state)]
+    is_told = not alarm.is_muted or verb in {"alarm.muted", "alarm.closed"}
     append_event(
-        verb=ARRIVED[A(alarm.state)], subject_type="alarm", subject_id=alarm.pk, actor=actor, from_state=was,
+        verb=verb, subject_type="alarm", subject_id=alarm.pk, actor=actor, from_state=was,
         to_state=alarm.state, reason=reason,
         facts={
             "model": alarm.model.slug, "environment": alarm.environment.slug, "release": alarm.release.name,
             "objective": alarm.objective, "tier": alarm.tier, **alarm.facts, **ownership_facts(alarm.model.ownership),
+            **({"muted_until": alarm.muted_until.isoformat()} if alarm.is_muted and alarm.muted_until else {}),
+            **({} if is_told else {"quiet": True}),
         },
     )  # fmt: skip

@@ -44,7 +44,7 @@ class AlarmOut(serializers.ModelSerializer[Alarm]):
         model = Alarm
         fields = [
             "id", "environment", "model", "release", "objective", "tier", "state", "reason", "facts", "opened_at",
-            "acknowledged_at", "acknowledged_by", "closed_at", "closed_by", "version",
+            "acknowledged_at", "acknowledged_by", "closed_at", "closed_by", "muted_until", "muted_by", "version",
         ]  # fmt: skip
 
 
@@ -98,21 +98,28 @@ class AlarmView(APIView):
         return versioned(AlarmOut(get_alarm(actor_of(request), alarm_id)))
 
 
+class MuteIn(ReasonIn):
+    until = serializers.DateTimeField(
+        help_text="at most 7 days from now; nothing but the alarm's end is sent until then"
+    )
+
+
 def _verb_view(verb: str) -> type[APIView]:
     act: Callable[..., Alarm] = getattr(actions, verb)
+    form = MuteIn if verb == "mute" else ReasonIn
 
-    @extend_schema(operation_id=f"alarms_{verb}", request=ReasonIn, responses=AlarmOut, parameters=[IF_MATCH])
+    @extend_schema(operation_id=f"alarms_{verb}", request=form, responses=AlarmOut, parameters=[IF_MATCH])
     def post(self: APIView, request: Request, alarm_id: int) -> Response:
         actor = actor_of(request)
         alarm = get_alarm(actor, alarm_id)
-        data = read_body(ReasonIn, request)
+        data = read_body(form, request)
         return versioned(AlarmOut(act(actor=actor, alarm=alarm, expected_version=expected_version(request), **data)))
 
     return type(f"{verb.title()}AlarmView", (APIView,), {"post": post, "__doc__": act.__doc__})
 
 
 #: The last part of the address → the view.
-VERB_VIEWS = {verb: _verb_view(verb) for verb in ("acknowledge", "close")}
+VERB_VIEWS = {verb: _verb_view(verb) for verb in ("acknowledge", "mute", "unmute", "close")}
 
 
 class ObjectivesView(APIView):

@@ -18,6 +18,7 @@ class Source(StrEnum):
     GATEWAY = "gateway"
     PROBER = "prober"
     PROMETHEUS = "prometheus"
+    PROBES = "probes"  # golden items that the prober asks of stable, outside rollouts
 
 
 def _of_its_name(objectives: Objectives, name: str) -> Mapping[str, Any]:
@@ -40,6 +41,8 @@ class Indicator:
         is_failure: it counts attempts that failed. Gateways retry these on stable and count them by replica.
         is_callers: any caller can cause it, so no stage waits for its proof. Only the releases are compared.
         spends: whether a bad attempt spends the budget of bad requests.
+        bins_to_page: bins of bad attempts alone that raise a page of the watch, at the least.
+        holds_undo: whether the undo window waits for its proof.
         beyond_mix: share of bad attempts beyond stable's that another mix of requests may explain.
     """
 
@@ -57,6 +60,8 @@ class Indicator:
     is_callers: bool = False
     spends: bool = False
     beyond_mix: float = 0.05
+    bins_to_page: int = 12
+    holds_undo: bool = True
 
 
 INDICATORS: Final[dict[str, Indicator]] = {
@@ -109,3 +114,16 @@ INDICATORS: Final[dict[str, Indicator]] = {
 }
 #: The indicator that callers can cause.
 CALLERS: Final = next(one for one in INDICATORS.values() if one.is_callers)
+#: No guard: the watch alone judges it, for models with a golden set. Its proof takes hours, so no undo window waits for it.
+PROBE: Final = Indicator(
+    name="probe",
+    source=Source.PROBES,
+    words="wrong answers to golden probes",
+    ratio=1.5,
+    plus_frac=0.005,
+    objective=lambda objectives, name: _of_its_name(objectives, "wrong"),
+    bins_to_page=7,
+    holds_undo=False,
+)
+#: Guards' indicators, and those that the watch alone judges.
+ALL: Final = {**INDICATORS, PROBE.name: PROBE}

@@ -14,7 +14,7 @@ from typing import Any
 
 from rollouts.core.evidence import Tolerance
 from rollouts.core.freeze import FreezeWindow
-from rollouts.core.indicators import INDICATORS, Indicator
+from rollouts.core.indicators import ALL, Indicator
 from rollouts.core.indicators import Source as Source
 
 FULL_BP = 10_000
@@ -88,7 +88,7 @@ class Guard:
     of it: good enough to go on. Without data, one that must have data holds the rollout; another is left out.
     """
 
-    indicator: str  # of INDICATORS
+    indicator: str  # of `indicators.ALL`
     max_frac: float
     roll_back_over: Tolerance
     promote_within: Tolerance
@@ -104,7 +104,7 @@ class Guard:
 
     @property
     def kind(self) -> Indicator:
-        return INDICATORS[self.indicator]
+        return ALL[self.indicator]
 
     @property
     def name(self) -> str:

@@ -39,7 +39,7 @@ Key = tuple[int, str]  # rollout, guard
 
 
 @dataclass
-class _Followed:
+class Followed:
     """One guard of one rollout: its four queries, the samples before, and what was added since `epoch` began."""
 
     key: Key
@@ -67,7 +67,7 @@ class PrometheusReader:
         now: Callable[[], datetime] = timezone.now,
     ) -> None:
         self.metrics, self.every_s, self._now = metrics, every_s, now
-        self._followed: dict[Key, _Followed] = {}
+        self._followed: dict[Key, Followed] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -100,7 +100,7 @@ class PrometheusReader:
         try:
             for guard in prometheus_guards(rollout):
                 key = (rollout.pk, guard.name)
-                self._followed[key] = _Followed(key, guard.words, queries_of(rollout, guard), f"{uuid.uuid4()}")
+                self._followed[key] = Followed(key, guard.words, queries_of(rollout, guard), f"{uuid.uuid4()}")
         except Exception:  # one odd policy must not keep the others from being read; its own rollout holds without it
             log.exception("external_counters_not_followed", rollout=rollout.pk)
 
@@ -112,7 +112,7 @@ class PrometheusReader:
                 return {one.key[1]: NOT_CONFIGURED for one in mine}
             return {one.key[1]: self._unless_old(one) for one in mine}
 
-    def _unless_old(self, one: _Followed) -> Reading | str:
+    def _unless_old(self, one: Followed) -> Reading | str:
         age_s = time.monotonic() - one.before_at
         if isinstance(one.newest, str) or age_s <= max(OLD_AFTER_S, 3 * self._round_s):
             return one.newest
@@ -142,12 +142,12 @@ class PrometheusReader:
                 self._round_s = time.monotonic() - began
                 self._wake.wait(max(0.05, began + self.every_s - time.monotonic()))
 
-    def _read(self, one: _Followed) -> None:
+    def _read(self, one: Followed) -> None:
         if self.metrics is None or self._is_stopping:
             return
         try:
             samples = self.metrics.read(one.queries, timeout_s=READ_TIMEOUT_S)
-            newest = _taken(one, samples, time.monotonic(), self._now().timestamp())
+            newest = taken(one, samples, time.monotonic(), self._now().timestamp())
         except Exception as error:  # a reader that ends over one odd answer would blind every rollout
             log.exception("external_counters_not_read", rollout=one.key[0], guard=one.key[1])
             newest = f"the counters of {one.words} cannot be made out ({type(error).__name__}: {error})"
@@ -155,7 +155,7 @@ class PrometheusReader:
             one.newest = newest
 
 
-def _taken(one: _Followed, samples: Mapping[str, CounterSample | MetricsError], now: float, at: float) -> Reading | str:
+def taken(one: Followed, samples: Mapping[str, CounterSample | MetricsError], now: float, at: float) -> Reading | str:
     """The reading after these samples, with them taken in; or why there is none, and then they are not.
 
     `now` in monotonic seconds, `at` in seconds since the epoch.
@@ -184,7 +184,7 @@ def _taken(one: _Followed, samples: Mapping[str, CounterSample | MetricsError], 
     return Reading(one.epoch, taken_at, _counts(one, "candidate"), _counts(one, "stable"))
 
 
-def _are_comparable(one: _Followed, now: Mapping[str, CounterSample], after_s: float) -> bool:
+def _are_comparable(one: Followed, now: Mapping[str, CounterSample], after_s: float) -> bool:
     """Whether the numbers may be subtracted: none fell, no counter vanished, came back or began anew in between."""
     if after_s > COMPARABLE_OVER_S:
         return False
@@ -198,12 +198,12 @@ def _are_comparable(one: _Followed, now: Mapping[str, CounterSample], after_s: f
     return True
 
 
-def _counts(one: _Followed, arm: str) -> Counts:
+def _counts(one: Followed, arm: str) -> Counts:
     added = one.added
     return Counts(round(added.get(f"{arm} total", 0.0)), bad={one.key[1]: round(added.get(f"{arm} bad", 0.0))})
 
 
-def _too_many(one: _Followed, arm: str, bad: float, total: float) -> str:
+def _too_many(one: Followed, arm: str, bad: float, total: float) -> str:
     return (
         f"{one.words} of the {arm} cannot be told (more bad ones than all: {bad:g} of {total:g}); "
         "bad_query and total_query do not count the same thing"

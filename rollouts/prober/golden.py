@@ -8,8 +8,9 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -31,6 +32,7 @@ from validators.core.inputs import item_arrays, stack
 from validators.core.rows import expected_rows, judged_outputs, rows_in
 from validators.core.ruler import ruler_of
 from validators.queries import golden_items
+from validators.queries.disagreements import right_in_run
 
 log = structlog.get_logger(__name__)
 #: A probe is not the gate: it never waits for longer.
@@ -38,6 +40,8 @@ MOST_S = 10.0
 #: A golden set that could not be read is tried again after this long.
 RETRY_S = 60.0
 WORKERS = 4
+#: Interval of golden probes of each server of stable, and the largest share of its time that they take.
+EVERY_S, MOST_BUSY_FRAC = 10.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,13 @@ class GoldenProbe:
         if digest is None:
             return None
         return cls(profile, golden_items(model_of(profile), digest))
+
+    @classmethod
+    def of_stable(cls, profile: Profile) -> GoldenProbe | None:
+        """The same with the items alone that the release answered rightly in its gate run; None without such items."""
+        found = cls.of(profile)
+        right = right_in_run(profile.proven_in, found.items) if found is not None else ()
+        return cls(profile, right) if right else None
 
     def next_item(self) -> GoldenItem:
         item = self.items[self._order[self._at % len(self._order)]]
@@ -144,6 +155,8 @@ def _wrong_label(
 class GoldenProbes:
     """Asks one golden item of every rollout a turn, on threads of its own."""
 
+    read: Callable[[Profile], GoldenProbe | None] = GoldenProbe.of
+
     def __init__(self, book: Tallies, servers: Servers) -> None:
         self._book, self._servers = book, servers
         self._pool = ThreadPoolExecutor(WORKERS, "golden")
@@ -192,7 +205,7 @@ class GoldenProbes:
     def _probe_of(self, profile: Profile) -> GoldenProbe | None:
         if profile.rollout_id not in self._probes:
             try:
-                self._probes[profile.rollout_id] = GoldenProbe.of(profile)
+                self._probes[profile.rollout_id] = type(self).read(profile)
             finally:
                 connections.close_all()  # this thread needs it once
         return self._probes[profile.rollout_id]
@@ -215,6 +228,52 @@ class GoldenProbes:
         summary = f"{profile.candidate.name}: golden item {item.id}: {candidate.words}" if candidate else ""
         facts = {"item": item.id, "slice": item.slice, "is_stable_wrong": stable is not None}
         self._book.record(epoch, Example(target.rollout_id, "golden", summary, facts), outcome)
+
+
+class StableProbes(GoldenProbes):
+    """Asks one golden item of stable every `EVERY_S` for each of its servers, and of the release before while that is warm."""
+
+    read = GoldenProbe.of_stable
+
+    def __init__(self, book: Tallies, servers: Servers) -> None:
+        super().__init__(book, servers)
+        self._befores = ThreadPoolExecutor(WORKERS, "golden-before")
+        self._due: dict[int, float] = {}  # when the next item is asked, in monotonic seconds
+        self._number = count()
+
+    def stop(self) -> None:
+        super().stop()
+        self._befores.shutdown(wait=False, cancel_futures=True)
+
+    def _is_due(self, target: Target, now: float) -> bool:
+        one = target.rollout_id
+        is_due = bool(target.candidate) and self._due.get(one, 0.0) <= now
+        if not is_due or not super()._is_due(replace(target, stable=target.candidate), now):
+            return False
+        self._due[one] = now + EVERY_S / len(target.candidate)
+        return True
+
+    def _ask(self, epoch: str, target: Target, probe: GoldenProbe) -> None:
+        """Both releases at the same moment. Stable is wrong without an answer; the release before is not counted then."""
+        one, profile, item, began = target.rollout_id, target.profile, probe.next_item(), time.monotonic()
+        before = self._befores.submit(self._of_before, target, probe, item)
+        server = self._servers.at(target.candidate[next(self._number) % len(target.candidate)])
+        wrong = _asked(probe, server, profile.candidate, item)
+        if wrong is None:
+            self._due[one] = max(self._due.get(one, 0.0), began + (time.monotonic() - began) / MOST_BUSY_FRAC)
+        found = Difference("answer", "", wrong.words) if wrong else None
+        summary = f"{profile.candidate.name}: golden item {item.id}: {wrong.words}" if wrong else ""
+        example = Example(one, "golden", summary, {"item": item.id, "slice": item.slice})
+        self._book.record(epoch, example, ComparisonOutcome(wrong is not None, before.result(), found))
+
+    def _of_before(self, target: Target, probe: GoldenProbe, item: GoldenItem) -> bool | None:
+        """Whether the release before answered wrongly; None without an answer."""
+        if target.profile.stable is None or not target.stable:
+            return None
+        try:
+            return probe.ask(self._servers.at(target.stable[0]), target.profile.stable, item) is not None
+        except (InferenceError, ValueError):
+            return None
 
 
 def _asked(probe: GoldenProbe, server: InferenceServer, arm: Arm, item: GoldenItem) -> Wrong | None:

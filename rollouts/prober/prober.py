@@ -20,15 +20,17 @@ from django.db import transaction
 
 from ledger.actions.leases import acquire_after, release, renew
 from ledger.adapters.process_names import process_name
-from rollouts.prober.golden import GoldenProbes
+from rollouts.prober.golden import GoldenProbes, StableProbes
 from rollouts.prober.servers import Connect, Servers, connect
 from rollouts.prober.shadow_comparison import Shadowing
 from rollouts.prober.tallies import Tallies
-from rollouts.prober.targets import Targets
+from rollouts.prober.targets import Target, Targets, promotions
 
 log = structlog.get_logger(__name__)
 LEASE = "prober"
 TURN_S = 1.0
+#: Releases that are probed outside rollouts are read this often.
+READ_STABLE_S = 5.0
 
 
 class Prober:
@@ -41,10 +43,13 @@ class Prober:
         self.token: int | None = None
         self.book = Tallies()
         self._lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
-        self._servers, self._targets = Servers(connect), Targets()
+        self._servers, self._targets, self._stables = Servers(connect), Targets(), Targets(promotions)
+        self._stable: list[Target] = []
+        self._read_at = -READ_STABLE_S
         rate = settings.PROBER_PER_S if per_s is None else per_s
         self.shadowing = Shadowing(self.book, self._servers, per_s=rate)
         self.golden = GoldenProbes(self.book, self._servers)
+        self.stable = StableProbes(self.book, self._servers)
         self._stop = threading.Event()
         self._clock = threading.Thread(target=self._run, name="clock", daemon=True)
 
@@ -59,6 +64,7 @@ class Prober:
             self._clock.join(5.0)
         self.shadowing.stop()
         self.golden.stop()
+        self.stable.stop()
         self._servers.close()
 
     def status(self) -> dict[str, Any]:
@@ -76,10 +82,17 @@ class Prober:
             self.shadowing.watch([])
             return False
         targets = self._targets.read()
-        self.book.watch({target.rollout_id: target.profile.examples for target in targets})
+        if time.monotonic() - self._read_at >= READ_STABLE_S:
+            self._stable, self._read_at = self._stables.read(), time.monotonic()
+        everyone = [*targets, *self._stable]
+        self.book.watch(
+            {target.rollout_id: target.profile.examples for target in everyone},
+            {target.rollout_id for target in self._stable},
+        )
         self.shadowing.watch(targets)
         self.golden.turn(targets)
-        self._servers.keep(one for target in targets for one in (*target.candidate, *target.stable))
+        self.stable.turn(self._stable)
+        self._servers.keep(one for target in everyone for one in (*target.candidate, *target.stable))
         return True
 
     def _keep_lease(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
 
+from rollouts.core.indicators import PROBE
 from rollouts.core.shadow import ComparisonOutcome, Tally
 from rollouts.models import Mismatch, ProbeTally
 from rollouts.queries.prober_tallies import WRONG
@@ -17,6 +19,8 @@ from validators.core.evidence import plain
 
 #: Examples of one rollout.
 MOST_EXAMPLES = 50
+#: Unchanged counts of stable are written this often (s).
+WRITE_STABLE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,20 @@ class Tallies:
         self._tallies: dict[int, Tally] = {}
         self._room: dict[int, int] = {}
         self._examples: list[Example] = []
+        self._stable: frozenset[int] = frozenset()
+        self._written: dict[int, tuple[Tally, datetime]] = {}
 
     def begin(self, epoch: str) -> None:
         """A new term: everything counts from nothing."""
         with self._lock:
             self.epoch = epoch
-            self._tallies, self._room, self._examples = {}, {}, []
+            self._tallies, self._room, self._examples, self._written = {}, {}, [], {}
 
-    def watch(self, examples: dict[int, int]) -> None:
-        """These rollouts and no others, each with the number of examples that it has already."""
+    def watch(self, examples: dict[int, int], stable: Collection[int] = ()) -> None:
+        """These rollouts and no others, each with the number of examples that it has already. `stable`: those whose candidate is
+        stable now, and is probed."""
         with self._lock:
+            self._stable = frozenset(stable)
             self._tallies = {one: self._tallies.get(one, Tally()) for one in examples}
             self._room = {one: self._room.get(one, MOST_EXAMPLES - there) for one, there in examples.items()}
 
@@ -73,14 +81,19 @@ class Tallies:
     def write(self) -> None:
         """All tallies in one statement, and the new examples in another; inside the caller's transaction.
 
-        A tally is written even when nothing changed: its age says whether the prober lives.
+        A tally is written even when nothing changed: its age shows whether the prober lives. An unchanged tally of stable is written
+        less often.
         """
-        with self._lock:
-            tallies = {one: replace(tally) for one, tally in self._tallies.items()}
-            examples = list(self._examples)
         now = timezone.now()
+        with self._lock:
+            tallies = {one: replace(tally) for one, tally in self._tallies.items() if self._is_due(one, tally, now)}
+            self._written |= {one: (tally, now) for one, tally in tallies.items()}
+            examples, stable = list(self._examples), self._stable
         rows = [
-            ProbeTally(rollout_id=one, guard=WRONG, epoch=self.epoch, at=now, **vars(t)) for one, t in tallies.items()
+            ProbeTally(
+                rollout_id=one, guard=PROBE.name if one in stable else WRONG, epoch=self.epoch, at=now, **vars(tally)
+            )
+            for one, tally in tallies.items()
         ]
         ProbeTally.objects.bulk_create(
             rows,
@@ -91,3 +104,9 @@ class Tallies:
         Mismatch.objects.bulk_create(Mismatch(**vars(example)) for example in examples)
         with self._lock:
             del self._examples[: len(examples)]
+
+    def _is_due(self, rollout: int, tally: Tally, now: datetime) -> bool:
+        written = self._written.get(rollout)
+        if rollout not in self._stable or written is None:
+            return True
+        return written[0] != tally or (now - written[1]).total_seconds() >= WRITE_STABLE_S

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
-from django.db.models import Count
+from django.db.models import Count, OuterRef, Subquery
 
 from ledger.core.errors import DomainError
 from registry.core.kinds import spoken_by
 from registry.models import Release, ServedModel
 from registry.queries import manifest_of, model_by_id
-from rollouts.core.lifecycle import LIVE
+from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.shadow import Rule
 from rollouts.models import Mismatch, Rollout
 from serving.core.routes import ServerAddress
 from serving.queries.endpoints import answering
-from serving.queries.routes import routes_between
+from serving.queries.routes import all_routes, routes_between
 from serving.queries.time_limits import limits_of
 from validators.core.contract import tensors_of
 from validators.core.policy import Policy, stored_policy
@@ -54,6 +54,7 @@ class Profile:
     timeout_s: float
     rule: Rule
     examples: int
+    proven_in: int | None = None  # the candidate's gate run
 
 
 @dataclass(frozen=True)
@@ -70,19 +71,34 @@ class Target:
         return self.profile.rollout_id
 
 
+Row = tuple[int, int, int, Any, Any]
+
+
+def live_rollouts() -> list[Row]:
+    """(key, environment, model, candidate, stable) of each live rollout."""
+    rows = Rollout.objects.filter(state__in=_STATES).order_by("pk")
+    return list(rows.values_list("pk", "environment_id", "model_id", "candidate_id", "stable_id"))
+
+
+def promotions() -> list[Row]:
+    """Likewise of the promotion that each stable release came by."""
+    there = Rollout.objects.filter(environment=OuterRef("environment"), model=OuterRef("model"))
+    came_by = there.filter(candidate=OuterRef("stable"), state=RolloutState.PROMOTED).order_by("-pk")
+    columns = {name: Subquery(came_by.values(name)[:1]) for name in ("pk", "stable")}
+    found = all_routes().annotate(came_by=columns["pk"], before=columns["stable"]).filter(came_by__isnull=False)
+    return list(found.values_list("came_by", "environment_id", "model_id", "stable_id", "before"))
+
+
 class Targets:
     """Reads them anew each second; what does not change is read once. Three queries for any number of rollouts."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Callable[[], list[Row]] = live_rollouts) -> None:
+        self._rows = rows
         self._profiles: dict[int, Profile] = {}
         self._unreadable: dict[int, float] = {}  # when each is tried again, in monotonic seconds
 
     def read(self) -> list[Target]:
-        rows = list(
-            Rollout.objects.filter(state__in=_STATES)
-            .order_by("pk")
-            .values_list("pk", "environment_id", "model_id", "candidate_id", "stable_id")
-        )
+        rows = self._rows()
         live, now = {row[0] for row in rows}, time.monotonic()
         self._unreadable = {pk: at for pk, at in self._unreadable.items() if pk in live and at > now}
         self._load(live - self._profiles.keys() - self._unreadable.keys())
@@ -131,6 +147,7 @@ def _profile(rollout: Rollout, examples: int) -> Profile:
         timeout_s=limits_of(rollout.model).attempt_timeout_s,
         rule=rule_of(gates, candidate.serving),
         examples=examples,
+        proven_in=rollout.report.gate_run_id if rollout.report else None,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import JSONObject
+from django.db.models.functions import JSONObject, Now
 
 from accounts.core.access import Actor
 from ledger.core.errors import Invalid, NotFound
@@ -18,7 +18,7 @@ from registry.models import ServedModel
 from registry.queries.releases import sight_of, within_sight
 from rollouts.core.policy_schema import stored_policy
 from rollouts.core.watch.lifecycle import LIVE
-from rollouts.core.watch.objective import Objective, objectives_of
+from rollouts.core.watch.objective import Objective, objectives_of, probed
 from rollouts.core.watch.sequential_test import PAGE
 from rollouts.core.watch.undo import ObjectiveResult, UndoVerdict, undo_verdict
 from rollouts.core.watch.watched import Standing, Watched
@@ -26,6 +26,7 @@ from rollouts.models import Alarm, Rollout, WatchRecord
 from serving.models import Environment, Route
 from serving.queries.reporting import reports_since
 from serving.queries.routes import all_routes, every_route, model_routes
+from validators.core.policy import asks_golden_set
 
 #: Counts that are older than this, in seconds, are not shown: the watch writes them each minute.
 STALE_S = 180.0
@@ -35,6 +36,11 @@ LIVE_ALARMS = Q(state__in=sorted(state.value for state in LIVE))
 
 def live_alarms() -> QuerySet[Alarm]:
     return Alarm.objects.filter(LIVE_ALARMS).select_related("environment", "model__team", "release", "acknowledged_by")
+
+
+def loud_alarms() -> QuerySet[Alarm]:
+    """Live alarms that are not muted now."""
+    return live_alarms().exclude(muted_until__gt=Now())
 
 
 def alarms_for(actor: Actor, *, is_live: bool | None = None) -> QuerySet[Alarm]:
@@ -63,7 +69,8 @@ def watched_objectives(model: ServedModel) -> tuple[Objective, ...]:
 def readable_objectives(model: ServedModel) -> tuple[Objective, ...] | None:
     """The same; None if its policy cannot be read today."""
     try:
-        return objectives_of(stored_policy(model.rollout_policy, model.objectives))
+        found = objectives_of(stored_policy(model.rollout_policy, model.objectives))
+        return (*found, probed(model.objectives)) if asks_golden_set(model.gate_policy) else found
     except Invalid:
         return None
 
@@ -93,6 +100,7 @@ class ObjectiveNow:
     log_e_met: float = 0.0
     is_silent: bool = False
     alarm: Alarm | None = None
+    holds_undo: bool = True
 
     @property
     def share(self) -> float | None:
@@ -175,6 +183,7 @@ def _standing(
         "words": objective.words,
         "max_frac": objective.max_frac,
         "alarm": alarm,
+        "holds_undo": objective.guard.kind.holds_undo,
     }
     watched = Watched.read(told) if told else None
     if watched is None or watched.release != stable:
@@ -199,7 +208,8 @@ def judged_since_promotion(rollout: Rollout, route: Route | None = None) -> tupl
     watched route, if it is known."""
     route = route or _watched_route(rollout.environment_id, rollout.model_id)
     is_stable = route is not None and route.stable_id == rollout.candidate_id
-    judged = [one.judged for one in objectives_now(route)] if route is not None and is_stable else []
+    stand = objectives_now(route) if route is not None and is_stable else []
+    judged = [one.judged for one in stand if one.holds_undo or one.alarm]
     return undo_verdict(judged), judged
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
+from uuid import UUID
 
-from rollouts.core.counter_deltas import Counts, Reading
+from rollouts.core.counter_deltas import Arms, Counts, Reading
+from rollouts.core.indicators import PROBE
 from rollouts.models import ProbeTally
 
 #: The one guard that the prober counts; see `rollouts.core.policy.Guard.name`.
@@ -27,4 +30,29 @@ def wrong_readings(rollout_ids: Iterable[int]) -> dict[int, Reading]:
             stable=Counts(one.stable_attempts, bad={WRONG: one.stable_bad}),
         )
         for one in tallies
+    }
+
+
+#: Tallies of probes are written as they change, and every few seconds.
+PROBES_STALE_S = 20.0
+
+
+def probe_readings(now: datetime) -> dict[tuple[int, int, UUID], tuple[str, Arms]]:
+    """(epoch, counts of the release before and of stable) of golden probes, by environment, model and stable release.
+
+    Without models that are not probed now. One query.
+    """
+    rows = ProbeTally.objects.filter(guard=PROBE.name, at__gt=now - timedelta(seconds=PROBES_STALE_S))
+    return {
+        (one.rollout.environment_id, one.rollout.model_id, one.rollout.candidate_id): (
+            one.epoch,
+            Arms(
+                Counts(one.stable_attempts, bad={PROBE.name: one.stable_bad}),
+                Counts(one.candidate_attempts, bad={PROBE.name: one.candidate_bad}),
+            ),
+        )
+        for one in rows.select_related("rollout").only(
+            *(f"rollout__{name}" for name in ("environment", "model", "candidate")),
+            *("epoch", "candidate_attempts", "candidate_bad", "stable_attempts", "stable_bad"),
+        )
     }

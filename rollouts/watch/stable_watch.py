@@ -21,6 +21,7 @@ from rollouts.actions.alarms import WATCH, end_alarm, open_alarm, update_alarm
 from rollouts.actions.control import has_control, share_control
 from rollouts.actions.instant_rollback import roll_back_by_watch
 from rollouts.core.counter_deltas import Arms
+from rollouts.core.indicators import Source
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.watch.comparison import EVEN_BP, LOOK_S, Comparison, bar_of
@@ -30,6 +31,7 @@ from rollouts.core.watch.watched import Watched
 from rollouts.engine.gateway_counters import counts_of
 from rollouts.models import Alarm, Rollout, WatchRecord
 from rollouts.queries.alarms import live_alarms, readable_objectives
+from rollouts.queries.prober_tallies import probe_readings
 from serving.models import Gateway, Route
 from serving.ports import GatewayCounters, GatewayError, TrafficCounters
 from serving.queries import gateways_in
@@ -48,13 +50,14 @@ Pages = dict[str, dict[str, GatewayCounters]]  # by gateway and model
 
 @dataclass
 class _Model:
-    """One model in one environment. `readings`: (epoch, counts of control and stable) of the last reading, by gateway."""
+    """One model in one environment. `readings`: (epoch, counts of control and stable) of the last reading, by gateway; "" is
+    the prober."""
 
     route: Route
     objectives: dict[str, Objective] = field(default_factory=dict)
     watched: dict[str, Watched] = field(default_factory=dict)
     readings: dict[str, tuple[str, Arms]] = field(default_factory=dict)
-    policy: tuple[Any, Any] | None = None  # what `objectives` were read from
+    policy: tuple[Any, ...] | None = None  # what `objectives` were read from
     is_readable: bool = True  # whether the policy could be read; else the objectives are the last that could
     promoted: Rollout | None = None  # if the release before it is the control
 
@@ -76,7 +79,7 @@ class _Model:
             self.readings = {}
         self.promoted = promoted
         self.route, stable = route, str(route.stable.digest)
-        policy = (route.model.rollout_policy, route.model.objectives)
+        policy = (route.model.rollout_policy, route.model.objectives, route.model.gate_policy)
         if policy != self.policy:
             found = readable_objectives(route.model)
             self.policy, self.is_readable = policy, found is not None
@@ -108,13 +111,23 @@ class _Model:
             if told is None:
                 continue  # the gateway had no request for it
             now = Arms(*(counts_of(told.by_release.get(digest), edges) for digest in (control, stable)))
-            epoch, before = self.readings.get(gateway.name, ("", Arms()))
-            self.readings[gateway.name] = (told.epoch, now)
-            if told.epoch != epoch or now.stable.fell(before.stable) or now.candidate.fell(before.candidate):
-                is_known = False  # a first reading, or counts that began anew
-                continue
-            found = found + Arms(now.candidate.since(before.candidate), now.stable.since(before.stable))
+            since = self._since(gateway.name, told.epoch, now)
+            is_known = is_known and since is not None
+            found = found + (since or Arms())
         return found, is_known
+
+    def take_probes(self, told: tuple[str, Arms] | None) -> tuple[Arms, bool]:
+        """The same of golden probes; None: the prober does not ask this release."""
+        since = self._since("", *told) if told is not None else None
+        return since or Arms(), since is not None
+
+    def _since(self, source: str, epoch: str, now: Arms) -> Arms | None:
+        """Counts since the last reading; None if it is the first, or if counts began anew."""
+        known, before = self.readings.get(source, ("", Arms()))
+        self.readings[source] = (epoch, now)
+        if epoch != known or now.stable.fell(before.stable) or now.candidate.fell(before.candidate):
+            return None
+        return Arms(now.candidate.since(before.candidate), now.stable.since(before.stable))
 
 
 class StableWatch:
@@ -158,9 +171,14 @@ class StableWatch:
         self._take_routes(at)
         gateways = gateways_in({one.route.environment_id for one in self._models.values()})
         pages = self._read([one for here in gateways.values() for one in here])
-        for one in self._models.values():
+        probes = probe_readings(now)
+        for key, one in self._models.items():
             with self._apart(one):
-                self._count(one, pages, gateways.get(one.route.environment_id, []), at, took_s)
+                counts = {
+                    Source.GATEWAY: one.take(pages, gateways.get(one.route.environment_id, [])),
+                    Source.PROBES: one.take_probes(probes.get((*key, one.route.stable_id))),
+                }
+                _count(one, counts, at, took_s)
         changed = self._judge(now)
         if changed or at - self._written_at >= WRITE_EVERY_S:
             self._written_at = at
@@ -200,14 +218,6 @@ class StableWatch:
             except GatewayError as error:
                 log.info("gateway_not_watched", gateway=one.name, error=str(error))
         return found
-
-    def _count(self, one: _Model, pages: Pages, gateways: list[Gateway], at: float, took_s: float) -> None:
-        counts, is_known = one.take(pages, gateways)
-        for name, watched in one.watched.items():
-            objective = one.objectives[name]
-            found = watched.after(at, *objective.counted(counts.stable), objective.max_frac)
-            found = replace(found, control=_compared(one, objective, counts, watched.control))
-            one.watched[name] = found if is_known else found.unread(at, took_s)
 
     # -- alarms -------------------------------------------------------------------------------------------------------
 
@@ -319,6 +329,15 @@ class StableWatch:
                 rows, update_conflicts=True, unique_fields=["environment", "model"], update_fields=["objectives", "at"],
                 batch_size=200,
             )  # fmt: skip
+
+
+def _count(one: _Model, counts: dict[Source, tuple[Arms, bool]], at: float, took_s: float) -> None:
+    for name, watched in one.watched.items():
+        objective = one.objectives[name]
+        arms, is_known = counts[objective.guard.source]
+        found = watched.after(at, *objective.counted(arms.stable), objective.max_frac, objective.page)
+        found = replace(found, control=_compared(one, objective, arms, watched.control))
+        one.watched[name] = found if is_known else found.unread(at, took_s)
 
 
 def _another_waits(rollout: Rollout) -> bool:

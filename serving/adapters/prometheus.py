@@ -1,20 +1,26 @@
 """Reads counters from Prometheus or anything with its HTTP API: Thanos, Mimir, VictoriaMetrics.
 
-Plain HTTP, because `prometheus-api-client` cannot do what is needed here: its time-out is for each piece of an answer and not
-for the whole, it tries again by itself, and it tells errors by their text alone.
+`prometheus-api-client` asks for ranges, over a connection of ours: its own has a time-out for each piece of an answer and none for
+the whole, no limit of size, and errors that only differ by their text. Single instants need no client.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import json
 import math
 import os
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
+
+from prometheus_api_client import PrometheusConnect
+from requests import PreparedRequest, Response, Session
+from requests.adapters import BaseAdapter
 
 from ledger.adapters.deadline_http import DeadlineConnection, TooLong, shown
 from ledger.core.proxies import proxy_for
@@ -58,6 +64,16 @@ class Prometheus:
         with self._line(timeout_s) as line:
             asked = _Asked(line, shown(self.url))
             return [asked.vector(query) for query in queries]
+
+    def history(
+        self, queries: Sequence[CounterQuery], *, since: int, step_s: int, timeout_s: float
+    ) -> list[tuple[float, dict[str, CounterSample | MetricsError]]]:
+        """What `read` would have returned at `since` (seconds since 1970) and each `step_s` later, until now. Raises MetricsError."""
+        with self._line(timeout_s) as line:
+            asked = _Asked(line, shown(self.url))
+            past = _Past(asked, since, self._now(asked), step_s)
+            columns = {one.name: past.samples(one.query, self.stale_s) for one in queries}
+        return [(at, {name: column[at] for name, column in columns.items()}) for at in past.instants]
 
     def _line(self, timeout_s: float) -> DeadlineConnection:
         return DeadlineConnection(self.url, time.monotonic() + timeout_s, proxy=proxy_for(self.url, os.environ))
@@ -128,11 +144,25 @@ class _Asked:
         raise MetricsError("malformed", f"the query gives a {kind}; a counter is one number: {query}")
 
     def _ask(self, query: str) -> dict[str, Any]:
+        form = {"query": query, "timeout": f"{self.left_ms():.0f}ms"}
+        if self.at:
+            form["time"] = repr(self.at)
+        answer = _json(self.body("POST", "/api/v1/query", urlencode(form).encode(), query))
+        if answer.get("status") == "success" and isinstance(answer.get("data"), dict):
+            data: dict[str, Any] = answer["data"]
+            return data
+        raise self._refusal(200, answer, query)
+
+    def left_ms(self) -> float:
         try:
-            form = {"query": query, "timeout": f"{self._line.left_s() * 1000:.0f}ms"}
-            if self.at:
-                form["time"] = repr(self.at)
-            status, body = self._line.ask("POST", "/api/v1/query", urlencode(form).encode(), _FORM)
+            return self._line.left_s() * 1000
+        except TimeoutError as error:
+            raise MetricsError("timeout", f"{self._url} did not answer in time") from error
+
+    def body(self, method: str, path: str, form: bytes | None, query: str) -> bytes:
+        """The answer of status 200. Raises MetricsError."""
+        try:
+            status, body = self._line.ask(method, path, form, _FORM if form else None)
         except TimeoutError as error:
             raise MetricsError("timeout", f"{self._url} did not answer in time") from error
         except OSError as error:
@@ -140,11 +170,9 @@ class _Asked:
         except (http.client.HTTPException, TooLong, ValueError) as error:
             said = f"{type(error).__name__}: {error}".rstrip(": ")
             raise MetricsError("malformed", f"{self._url} does not answer as a metrics server does ({said})") from error
-        answer = _json(body)
-        if status == 200 and answer.get("status") == "success" and isinstance(answer.get("data"), dict):
-            data: dict[str, Any] = answer["data"]
-            return data
-        raise self._refusal(status, answer, query)
+        if status != 200:
+            raise self._refusal(status, _json(body), query)
+        return body
 
     def _refusal(self, status: int, answer: dict[str, Any], query: str) -> MetricsError:
         said = answer.get("error") or f"HTTP {status} without a reason"
@@ -155,6 +183,73 @@ class _Asked:
         if status >= 400:
             return MetricsError("refused", f"{self._url} refuses the query ({said}): {query}")
         return MetricsError("malformed", f"{self._url} answers {status}, but not as a metrics server does")
+
+
+class _Past(BaseAdapter):
+    """Ranges of one span, asked by `prometheus-api-client` over the line of `asked`."""
+
+    def __init__(self, asked: _Asked, since: int, until: float, step_s: int) -> None:
+        super().__init__()
+        self._asked, self._step_s, self._query = asked, step_s, ""
+        self.instants = [float(at) for at in range(since, int(until) + 1, step_s)]
+        session = Session()
+        self._client = PrometheusConnect("http://prometheus", session=session)
+        session.mount("http://prometheus", self)
+        self._known: dict[str, list[tuple[_Labels, dict[float, float]]]] = {}
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        response = Response()
+        response.status_code = 200
+        response.raw = io.BytesIO(self._asked.body("GET", str(request.path_url), None, self._query))
+        return response
+
+    def close(self) -> None: ...
+
+    def samples(self, query: str, stale_s: float) -> dict[float, CounterSample | MetricsError]:
+        """By instant, what `Prometheus.read` returns there."""
+        rows = self._ranges(query)
+        if len(rows) > 1:
+            raise MetricsError("many_series", f"the query gives {len(rows)} series; put sum(…) around it: {query}")
+        values = rows[0][1] if rows else {}
+        found: dict[float, CounterSample | MetricsError] = {}
+        taken = [
+            (_name_of(one, labels), times)
+            for one in selectors(query)
+            for labels, times in self._ranges(f"timestamp({one})")
+        ]
+        resets = [times for one in selectors(query) for _, times in self._ranges(f"sum(resets({one}[{RESETS_OVER}]))")]
+        for at in self.instants:
+            value = values.get(at)
+            series = {name: times[at] for name, times in taken if at in times}
+            age_s = at - max(series.values()) if series else 0.0
+            if value is None:
+                found[at] = MetricsError("no_data", f"nothing matches the query: {query}")
+            elif not math.isfinite(value):
+                found[at] = MetricsError("not_a_number", f"the query gives {value}; a counter is a number: {query}")
+            elif value < 0:
+                found[at] = MetricsError("negative", f"the query gives {value:g}; a counter is never below 0: {query}")
+            elif age_s > stale_s:
+                found[at] = MetricsError("stale", f"the newest sample is {age_s:.0f} s old: {query}")
+            else:
+                began_anew = sum(times.get(at, 0.0) for times in resets)
+                found[at] = CounterSample(value, max(0.0, age_s), frozenset(series), began_anew)
+        return found
+
+    def _ranges(self, query: str) -> list[tuple[_Labels, dict[float, float]]]:
+        """The series of the query, each with its values by instant."""
+        if query not in self._known:
+            self._known[query] = self._asked_ranges(query) if self.instants else []
+        return self._known[query]
+
+    def _asked_ranges(self, query: str) -> list[tuple[_Labels, dict[float, float]]]:
+        self._query = query
+        span = [datetime.fromtimestamp(at, tz=UTC) for at in (self.instants[0], self.instants[-1])]
+        limit = {"timeout": f"{self._asked.left_ms():.0f}ms"}
+        try:
+            rows = self._client.custom_query_range(query, *span, step=f"{self._step_s}", params=limit)
+            return [(row["metric"], {float(at): float(value) for at, value in row["values"]}) for row in rows]
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetricsError("malformed", f"what came for the query is no range of numbers: {query}") from error
 
 
 def _json(body: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from serving.ports.counters import (
     ArmCounters,
+    CounterHistory,
     CounterQuery,
     CounterSample,
     ExternalMetrics,
@@ -40,6 +41,7 @@ __all__ = [
     "GRPC",
     "HTTP",
     "ArmCounters",
+    "CounterHistory",
     "CounterQuery",
     "CounterSample",
     "ExternalMetrics",

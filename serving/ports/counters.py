@@ -214,3 +214,14 @@ class ExternalMetrics(Protocol):
     def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> Mapping[str, CounterSample | MetricsError]:
         """Every query's answer by its name, all of one instant. `timeout_s` is for all of it together. Never raises."""
         ...
+
+
+class CounterHistory(Protocol):
+    """Reads the same counters at instants of the past."""
+
+    def history(
+        self, queries: Sequence[CounterQuery], *, since: int, step_s: int, timeout_s: float
+    ) -> Sequence[tuple[float, Mapping[str, CounterSample | MetricsError]]]:
+        """The answers at `since` (seconds since 1970) and each `step_s` later, until now by the other side's clock. `timeout_s` is for
+        all of it together. Raises MetricsError."""
+        ...

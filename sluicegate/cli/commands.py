@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "rollout": Command("rollout", "Start, watch and steer rollouts"),
     "rollback": Command("rollout", "Send a model's traffic back now"),
     "diagnose": Command("diagnose", "Explain a model's traffic, or a rollout"),
+    "judge": Command("judge", "Judge counters of a candidate against those of stable"),
     "webhook": Command("webhook", "Tell other systems and people what happens"),
     "audit": Command("audit", "Check the log of events"),
     "api": Command("api", "Call any operation of the REST API"),

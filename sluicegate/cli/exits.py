@@ -6,7 +6,8 @@
    (verdict errored) or could not tell here (an engine plan's verdict unknown)
 3  refused: by permission, policy, state or validation (any other 4xx), by a local check, a certificate that is not
    trusted, or wrong usage
-4  the wait ended and the rollout did not: --timeout passed, it is paused, or the token ended
+4  the wait ended and the rollout did not: --timeout passed, it is paused, or the token ended;
+   the judge is inconclusive
 """
 
 from __future__ import annotations

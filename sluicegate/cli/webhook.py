@@ -12,7 +12,7 @@ from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
-FORMATS = ("signed", "slack", "teams", "pagerduty")
+FORMATS = ("signed", "slack", "teams", "pagerduty", "alertmanager")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -26,6 +26,7 @@ BUILD = ROOT / ".build"
 INSTALLER = BUILD / "installer"
 UV = INSTALLER / "bin" / "uv"
 PROMETHEUS = BUILD / "prometheus"
+ALERTMANAGER = BUILD / "alertmanager"
 MLSERVER, KSERVE = BUILD / "mlserver", BUILD / "kserve"
 #: Server kinds by their lock files, beside those of Triton and the gateway.
 SERVER_KINDS = sorted({lock.stem for lock in (ROOT / "serving").glob("*.lock")} - {"runtime", "gateway"})
@@ -152,24 +153,34 @@ def install_gateway() -> None:
 
 
 def install_prometheus() -> None:
-    """Prometheus, which no wheel holds, out of Debian's package; unpacked, so that nothing is started or changed elsewhere.
+    """Prometheus, which no wheel holds. Only tests need it."""
+    _install_debian("prometheus", PROMETHEUS)
 
-    Only tests of its adapter need it. Where there is no Debian, or no way to its packages, it is left out.
+
+def install_alertmanager() -> None:
+    """Alertmanager, likewise."""
+    _install_debian("prometheus-alertmanager", ALERTMANAGER)
+
+
+def _install_debian(name: str, folder: Path) -> None:
+    """Debian's package, unpacked, so that nothing is started or changed elsewhere.
+
+    Where there is no Debian, or no way to its packages, it is left out.
     """
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise LeftOut("this is no Debian")
-    shutil.rmtree(PROMETHEUS, ignore_errors=True)
-    PROMETHEUS.mkdir()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     try:
         try:
-            _download("prometheus", PROMETHEUS)
+            _download(name, folder)
         except SetupFailed:
             if os.geteuid() != 0:
                 raise
             run(["timeout", "60", "apt-get", "-qq", "update"])
-            _download("prometheus", PROMETHEUS)
-        package = next(PROMETHEUS.glob("*.deb"))
-        run(["dpkg-deb", "--extract", package, PROMETHEUS])
+            _download(name, folder)
+        package = next(folder.glob("*.deb"))
+        run(["dpkg-deb", "--extract", package, folder])
         package.unlink()
     except SetupFailed as failed:
         raise LeftOut(str(failed).splitlines()[-1][:160]) from failed
@@ -270,6 +281,7 @@ PARTS: list[Part] = [
 #: The same of what only tests need: 0.6 GB on the disk.
 TEST_PARTS: list[Part] = [
     ("prometheus", install_prometheus, PROMETHEUS, []),
+    ("alertmanager", install_alertmanager, ALERTMANAGER, []),
     ("mlserver", install_mlserver, MLSERVER, ["tests/mlserver.lock"]),
     ("kserve", install_kserve, KSERVE, ["tests/kserve.lock"]),
     *((kind, partial(install_server_kind, kind), _venv_of(kind), [f"serving/{kind}.lock"]) for kind in SERVER_KINDS),

@@ -8,12 +8,14 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
 from django.test import Client
 from django.urls import resolve
+from django.utils import timezone
 
 from accounts.core.access import MAY, Role, Verb
 from tests.api.route_world import DATA, MODEL, OURS, Caller, World, callers, upload_body, world
@@ -54,6 +56,20 @@ def reason(world: World) -> Any:
     return {"reason": "tried"}
 
 
+def until_later(world: World) -> Any:
+    return {"reason": "tried", "until": (timezone.now() + timedelta(hours=1)).isoformat()}
+
+
+def counters(world: World) -> Any:
+    return {"candidate": {"points": [[1, 0, 10], [2, 0, 20]]}, "max_frac": 0.01}
+
+
+def flagger(world: World) -> Any:
+    """As Flagger posts it."""
+    metadata = {"candidate_bad_query": "sum(a)", "candidate_total_query": "sum(b)", "max_frac": "0.01"}
+    return {"name": "podinfo", "namespace": "test", "phase": "Progressing", "checksum": "85d5", "metadata": metadata}
+
+
 def sleeps_there(world: World) -> Any:
     return {"environment": world.environment.slug}
 
@@ -79,6 +95,8 @@ ASKS: dict[str, Ask] = {
     "GET /alarms": Ask(SIGNED_IN),
     "GET /alarms/{alarm_id}": Ask(V.READ),
     "POST /alarms/{alarm_id}/acknowledge": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
+    "POST /alarms/{alarm_id}/mute": Ask(V.HANDLE_ALARM, until_later, if_match("alarm")),
+    "POST /alarms/{alarm_id}/unmute": Ask(V.HANDLE_ALARM, reason, if_match("alarm"), also=frozenset({409})),
     "POST /alarms/{alarm_id}/close": Ask(V.HANDLE_ALARM, reason, if_match("alarm")),
     "GET /incidents": Ask(SIGNED_IN),
     "POST /incidents": Ask(V.HANDLE_ALARM, opened),
@@ -112,6 +130,8 @@ ASKS: dict[str, Ask] = {
     "GET /gate-runs/{id}/wait": Ask(V.READ),
     "GET /gate-runs/{id}/log": Ask(V.READ),
     "POST /gate-runs/{id}/cancel": Ask(V.RUN_GATES, reason, if_match("gate_run")),
+    "POST /judgements": Ask(V.JUDGE, counters),
+    "POST /judgements/flagger": Ask(V.JUDGE, flagger, also=frozenset({409})),  # nothing passes without counters
     "GET /keys": Ask(SIGNED_IN),
     "POST /keys": Ask(V.ADMINISTER, lambda w: {"use": "releases"}),
     "GET /me": Ask(SIGNED_IN),
@@ -354,7 +374,7 @@ def test_who_is_let_in_is_what_the_access_table_says(settings: Any) -> None:
     assert not wrong, "\n".join(wrong)
     ended = sum(caller.kind == "unknown" for caller in everybody) - 1
     assert asked == len(ASKS) * (len(everybody) - ended) + len(ways) * ended
-    assert (len(everybody), ended, len(ways)) == (20, 5, 2)
+    assert (len(everybody), ended, len(ways)) == (20, 5, 3)
     access_matrix.section("operations", access_matrix.outcomes_table("operation", list(COLUMNS.values()), found))
 
 
@@ -403,6 +423,10 @@ OF_NO_MODEL = {
 }  # fmt: skip
 
 
+#: Rights that a role in any team gives: what is asked for is no team's.
+OF_NO_TEAM = {V.JUDGE}
+
+
 def model_of(operation: str) -> str | None:
     """The model that it is about, so that a scope of that model is enough; None where it is about more."""
     if operation == "POST /models":
@@ -437,6 +461,8 @@ def _expected(operation: str, ask: Ask, caller: Caller) -> set[int]:
         return {200}
     if caller.is_admin or (caller.role is not None and ask.right in MAY[caller.role]):
         return let_in if caller.scope.allows(str(ask.right), model_of(operation)) else {403, 404}
+    if caller.name == "every role elsewhere" and ask.right in OF_NO_TEAM:
+        return let_in
     if caller.kind == "outsider":
         return {403, 404}
     return {404} if ask.is_hidden else {403} | (ask.also & {404})  # what is not there is not there for anybody

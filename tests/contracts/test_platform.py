@@ -55,11 +55,11 @@ class Rig:
         return replica
 
 
-def _agent_brings_up(replica: str, host: str, port: int) -> None:
+def _agent_brings_up(handle: str, host: str, port: int) -> None:
     """As `serving.agent.reconciler` writes it down."""
-    replica = Replica.objects.get(pk=replica)
+    replica = Replica.objects.get(pk=handle)
     Server.objects.filter(replica=replica, ended_at=None).update(ended_at=timezone.now(), is_serving=False)
-    Replica.objects.filter(pk=replica).update(state=ReplicaState.READY)
+    Replica.objects.filter(pk=handle).update(state=ReplicaState.READY)
     server = make_server(replica, host=host, http_port=port, grpc_port=port + 1, is_serving=False)
     mark_serving(actor=Actor.system("agent:local"), server=server, is_serving=True, reason="it answered")
 

@@ -29,6 +29,7 @@ BY_KIND = {
     **dict.fromkeys(("release", "review"), ("release", ["release:m/r3", "model:m"])),
     "alias": ("alias", ["release:m/r3", "model:m", "models"]),
     "alarm": ("alarm", ["release:m/r3", "model:m", "alarms", "models"]),
+    "incident": ("incident", ["release:m/r3", "model:m", "incidents"]),
     "rollout": ("rollout", ["rollout:7", "rollouts", "approvals", "release:m/r3", "model:m"]),
     **dict.fromkeys(("gate_run", "gate", "report"), ("gate_run", ["gate-run:7", "release:m/r3", "model:m"])),
     **dict.fromkeys(("deployment", "server"), ("server", ["release:m/r3", "model:m", "deployments", "nodes"])),

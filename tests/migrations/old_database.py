@@ -81,7 +81,9 @@ def migrate_to_old_state() -> None:
         key: migration for key, migration in every.items() if key[1].startswith("0001_")
     }  # later ones are newer
     apps = {app for app, _ in squashed}
-    others = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] not in apps]
+    leaves = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] not in apps]
+    nodes = executor.loader.graph.nodes
+    others = [leaf if type(nodes[leaf]).__module__.startswith("django.") else (leaf[0], None) for leaf in leaves]
     executor.migrate([*squashed, *others])
     for (app, name), migration in squashed.items():
         executor.recorder.record_unapplied(app, name)

@@ -69,6 +69,21 @@ PAGE, TICKET = "page", "ticket"
 CASES: list[tuple[str, int, list[tuple[str, str]], dict[str, str]]] = [
     ("a healthy installation", 4 * 24 * 60, [], {}),
     ("a fifth fails", 70, [("ErrorBudgetBurns", PAGE), ("ErrorBudgetBurns", TICKET)], failing(20)),
+    *(
+        (
+            words,
+            345,
+            [("ErrorBudgetBurns", one) for one in severities],
+            {
+                f'sluicegate_requests_total{{{PLACE},outcome="failed"}}': f"0+0x{healthy} 0+20x50 1000+0x600",
+                f'sluicegate_requests_total{{{PLACE},outcome="answered"}}': f"0+100x{healthy} {healthy}00+80x600",
+            },
+        )
+        for words, healthy, severities in (
+            ("a fifth fails for 50 minutes", 294, (PAGE, TICKET)),
+            ("a fifth failed until ten minutes ago", 284, (TICKET,)),
+        )
+    ),
     ("7 % fail for hours", 405, [("ErrorBudgetBurns", PAGE), ("ErrorBudgetBurns", TICKET)], failing(7)),
     ("4 % fail for a day", 1500, [("ErrorBudgetBurns", TICKET)], failing(4)),
     ("2 % fail for three days", 3 * 24 * 60 + 15, [("ErrorBudgetBurns", TICKET)], failing(2)),

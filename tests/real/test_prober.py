@@ -26,23 +26,30 @@ from tritonclient import grpc as triton_grpc
 from ledger.adapters.deadline_http import DeadlineConnection
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Lease
+from ledger.queries.clock import DatabaseClock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
-from rollouts.models import Mismatch, ProbeTally, Rollout
+from rollouts.core.watch.sequential_test import PAGE
+from rollouts.models import Alarm, Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
+from rollouts.watch.stable_watch import StableWatch
 from serving.adapters.mirror_secret import mirror_secret
 from serving.agent.launcher import LocalLauncher
 from serving.control_plane.clusters import MIRROR_TIMEOUT_S
 from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from serving.core.routes import Arm, Prober, ServerAddress
-from serving.models import Route
+from serving.models import Route, Server
 from serving.ports import RunningServer
 from tests.contracts import serving_models as made
+from tests.support.rigs.engine_rig import leading
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until
 from tests.support.rigs.triton_rig import local_launcher
 from tests.support.worlds.factories import make_actor, make_environment, make_model, make_replica, make_server
+from tests.support.worlds.rollout_setup import report_for
 from validators.actions import add_golden_set
+from validators.core.policy import parse_policy
+from validators.models import GateResult, GateRun
 
 pytestmark = [
     pytest.mark.real("triton", "onnx", "envoy"),
@@ -329,6 +336,50 @@ def test_golden_items_are_probed_directly(make_world: Callable[..., World]) -> N
     assert (found.stable_attempts, found.stable_bad) == (found.candidate_attempts, 0)
     shown = Mismatch.objects.filter(rollout=world.rollout)
     assert {one.summary for one in shown} == {"r2: golden item i3: answers 1, expected 2"}
+
+
+class NoTraffic:
+    """Gateways that count nothing."""
+
+    def read(self, **_: Any) -> dict[str, Any]:
+        return {}
+
+
+def test_stable_without_traffic_that_turns_wrong_pages_within_90_s(make_world: Callable[..., World]) -> None:
+    # the server `wrong` answers these inputs wrongly
+    lines = [{"id": f"i{n}", "inputs": {"x": [n, 20, 20.1, 0]}, "label": 2} for n in (3, 13)]
+    world = make_world("same", golden="\n".join(map(json.dumps, lines)).encode())
+    report = report_for(world.candidate)
+    policy = parse_policy(world.model.gate_policy).document
+    GateRun.objects.filter(pk=report.gate_run_id).update(policy=policy)
+    proven = {"accuracy": {"value": 1.0}, "predictions": [2, 2]}
+    GateResult.objects.create(gate_run=report.gate_run, gate="golden", position=0, verdict="passed", evidence=proven)
+    Rollout.objects.filter(pk=world.rollout.pk).update(state="promoted", report=report)
+    Route.objects.update(stable=world.candidate, candidate=None)
+    clock = DatabaseClock()
+    watch, due, broken_at = StableWatch(NoTraffic(), leading(), clock.now), time.monotonic(), 0.0  # type: ignore[arg-type]
+
+    def tally() -> ProbeTally | None:
+        return ProbeTally.objects.filter(rollout=world.rollout, guard="probe").first()
+
+    while not (alarm := Alarm.objects.first()):
+        time.sleep(max(0.0, due - time.monotonic()))
+        due += PAGE.bin_s
+        clock.sync()
+        watch.turn()
+        told = tally()
+        if not broken_at and told is not None and told.candidate_attempts >= 2:
+            assert (told.candidate_bad, told.stable_bad) == (0, 0) and told.stable_attempts == told.candidate_attempts
+            at = world.tritons["wrong"]
+            Server.objects.filter(replica__release=world.candidate).update(
+                http_port=at.http_port, grpc_port=at.grpc_port
+            )
+            broken_at = time.monotonic()
+        assert not broken_at or time.monotonic() - broken_at < 100
+    assert (alarm.objective, alarm.tier) == ("probe", "page")
+    assert time.monotonic() - broken_at <= 90
+    found = tally()
+    assert found is not None and found.candidate_bad >= 7 and found.stable_bad == 0
 
 
 def test_a_frozen_prober_costs_no_user_anything_and_its_tally_grows_old(make_world: Callable[..., World]) -> None:

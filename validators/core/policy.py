@@ -103,6 +103,12 @@ class Policy:
         return section
 
 
+def asks_golden_set(stated: Mapping[str, Any]) -> bool:
+    """Whether a stored policy names a golden set for its gates. Reads no more of it."""
+    gates = stated.get("gates") or REPLAYING
+    return any(gate in gates and (stated.get(gate) or {}).get("set") for gate in REPLAYING)
+
+
 def parse_policy(
     document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None, default: Limits = USUAL_LIMITS
 ) -> Policy:

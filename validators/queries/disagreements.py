@@ -6,7 +6,7 @@ The golden set is read line by line, and only lines on which the two differ are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -17,8 +17,10 @@ from django.db.models.fields.json import KT
 from ledger.core.errors import DomainError
 from registry.models import Release
 from registry.storage import store
+from validators.core.answers import in_words
 from validators.core.disagreements import AnswerList, Disagreement, differing, disagreements
 from validators.core.gates import REPLAYING
+from validators.core.golden_set import GoldenItem
 from validators.models import GateResult, GoldenSet
 
 #: Items on which two releases may differ and are still read one by one.
@@ -122,6 +124,16 @@ def _newest(releases: list[Release]) -> dict[UUID, GateResult]:
     runs = runs.annotate(digest=KT("evidence__golden_set"), golden_blob=Subquery(asked.values("blob_id")[:1]))
     rows = runs.select_related("gate_run").order_by(*order).distinct("gate_run__release_id")
     return {one.gate_run.release_id: one for one in rows if one.evidence.get("predictions")}
+
+
+def right_in_run(gate_run: int | None, items: Sequence[GoldenItem]) -> Sequence[GoldenItem]:
+    """The items of the golden set that the release answered rightly in this gate run. None if some were wrong and its answers are not
+    kept."""
+    result = GateResult.objects.filter(gate_run=gate_run, gate__in=REPLAYING).select_related("gate_run").first()
+    if result is None or (result.evidence.get("accuracy") or {}).get("value") == 1:
+        return items if result is not None else ()
+    answers = _answers(result) if len(result.evidence.get("predictions") or ()) == len(items) else None
+    return [one for at, one in enumerate(items) if answers and answers.at(at) == in_words(one.label, answers.names)]
 
 
 def _answers(result: GateResult) -> AnswerList:

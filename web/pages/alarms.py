@@ -31,6 +31,8 @@ from web.pages.session import live
 PER_PAGE: Final = 50
 #: Closed alarms stay on the list for so long.
 SHOWN_FOR: Final = timedelta(days=30)
+#: An alarm is muted for so many hours.
+MUTE_HOURS: Final = (1, 4, 12, 24, 72, 168)
 
 
 def _listed(request: HttpRequest) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def _facts(request: HttpRequest, alarm: Alarm) -> dict[str, Any]:
     return {
         "alarm": alarm,
         "is_live": alarm.state in LIVE,
+        "mute_hours": MUTE_HOURS,
         "may_handle": may(actor, Verb.HANDLE_ALARM, model.team.slug, model.slug),
         "may_shut": may(actor, Verb.ROLL_BACK, model.team.slug, model.slug),
         "contacts": contacts_of(model.ownership),
@@ -105,11 +108,23 @@ def close(request: HttpRequest, pk: int) -> HttpResponse:
     return _handle(request, pk, actions.close, "Closed. If the objective still burns, the alarm opens again.")
 
 
-def _handle(request: HttpRequest, pk: int, verb: Any, done: str) -> HttpResponse:
+@login_required
+def mute(request: HttpRequest, pk: int) -> HttpResponse:
+    hours = request.POST.get("hours", "")
+    until = timezone.now() + timedelta(hours=int(hours) if hours in {str(one) for one in MUTE_HOURS} else 0)
+    return _handle(request, pk, actions.mute, "Muted. Only its end is sent.", until=until)
+
+
+@login_required
+def unmute(request: HttpRequest, pk: int) -> HttpResponse:
+    return _handle(request, pk, actions.unmute, "What happens to the alarm is sent again.")
+
+
+def _handle(request: HttpRequest, pk: int, verb: Any, done: str, **more: Any) -> HttpResponse:
     actor = actor_of(request)
     found = get_alarm(actor, pk)
 
     def call() -> None:
-        verb(actor=actor, alarm=found, expected_version=version_in(request), reason=reason_in(request))
+        verb(actor=actor, alarm=found, expected_version=version_in(request), reason=reason_in(request), **more)
 
     return act(request, call, done=done, then=reverse("alarm", args=[pk]), page=lambda: alarm(request, pk))

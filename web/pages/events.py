@@ -20,6 +20,7 @@ EVENTS_PER_PAGE = 50
 PAGES = {
     "rollout": "rollout", "gate_run": "gate_run", "validation": "gate_run", "model": "model", "webhook": "webhook",
     "alarm": "alarm",
+    "incident": "incident",
 }  # fmt: skip
 
 

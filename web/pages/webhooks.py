@@ -41,6 +41,7 @@ HOW = (
     ("slack", "Slack: an incoming webhook"),
     ("teams", "Teams: a workflow's webhook"),
     ("pagerduty", "PagerDuty: Events API v2"),
+    ("alertmanager", "Alertmanager: alarms alone"),
     ("email", "e-mail"),
 )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rollouts.core.counter_deltas import Counts
-from rollouts.core.indicators import Source
+from rollouts.core.evidence import Tolerance
+from rollouts.core.indicators import PROBE, Source
 from rollouts.core.policy import Guard, Policy
+from rollouts.core.watch.sequential_test import PAGE, Tier
 
 #: An objective of no failure at all is judged as this share: no test can prove that a share is 0.
 LEAST_FRAC, MOST_FRAC = 1e-5, 0.99
@@ -29,12 +33,23 @@ class Objective:
         return self.guard.words
 
     @property
+    def page(self) -> Tier:
+        return replace(PAGE, bins_to_open=self.guard.kind.bins_to_page)
+
+    @property
     def max_frac(self) -> float:
         return min(MOST_FRAC, max(LEAST_FRAC, self.guard.max_frac))
 
     def counted(self, counts: Counts) -> tuple[int, int]:
         """(bad attempts, attempts) of this objective among the counts of a release."""
         return counts.bad.get(self.name, 0), self.guard.kind.attempts(counts, self.name)
+
+
+def probed(objectives: Mapping[str, Any]) -> Objective:
+    """The objective on golden probes of a model with these objectives."""
+    share = PROBE.objective(objectives, PROBE.name).get("max_frac")
+    over = Tolerance(PROBE.ratio, PROBE.plus_frac)
+    return Objective(Guard(PROBE.name, PROBE.max_frac if share is None else float(share), over, over))
 
 
 def objectives_of(policy: Policy) -> tuple[Objective, ...]:

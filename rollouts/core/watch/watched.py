@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rollouts.core.evidence import Side, fixed_sums, mixed
 from rollouts.core.watch.comparison import Comparison
-from rollouts.core.watch.sequential_test import EVEN, NONE, PAGE, TICKET, Sums, closing, is_closed
+from rollouts.core.watch.sequential_test import EVEN, NONE, PAGE, TICKET, Sums, Tier, closing, is_closed
 
 #: Minutes that are kept for burn rates.
 MINUTES = 60
@@ -67,7 +67,7 @@ class Watched:
     minutes: tuple[WatchedMinute, ...] = ()
     control: Comparison | None = None  # None: the release before has no share of the traffic
 
-    def after(self, at: float, bad: int, attempts: int, max_frac: float) -> Watched:
+    def after(self, at: float, bad: int, attempts: int, max_frac: float, page: Tier = PAGE) -> Watched:
         """With one more bin of the page's length, which ended at `at`."""
         found = replace(
             self,
@@ -75,7 +75,7 @@ class Watched:
             attempts=self.attempts + attempts,
             at=at,
             asked_at=at if attempts else self.asked_at,
-            page=PAGE.after(self.page, bad, attempts, max_frac),
+            page=page.after(self.page, bad, attempts, max_frac),
             page_ends=closing(self.page_ends, bad, attempts, max_frac),
             minutes=self._minutes_after(int(at // 60), bad, attempts),
             part=(self.part[0] + bad, self.part[1] + attempts, self.part[2] + PAGE.bin_s),

@@ -57,6 +57,9 @@ RESTS_ON = {
     # the watch
     "{} looks after it: {}": PERSON,
     "Closed by {}: {}": PERSON,
+    "Muted by {}: {}": PERSON,
+    "Unmuted by {}: {}": PERSON,
+    "The time of the mute is over.": "its time, by the database's clock",
     "{} of {} {} of {} in the last {} min. The objective allows {}; this is {} times that, since {} UTC.": "counts of each gateway",
     "{} is within the objective again: {}.": "the closing test of the counts since the alarm opened; the counts of the last minutes",
     "{} of {} is no objective in {} any more.": "the model has no route there, or its policy names no such guard",

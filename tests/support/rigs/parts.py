@@ -35,6 +35,12 @@ def prometheus(name: str = "prometheus") -> str | None:
     return shutil.which(name) or (str(own) if own.is_file() else None)
 
 
+def alertmanager() -> str | None:
+    """The same of Alertmanager."""
+    own = ROOT / ".build" / "alertmanager" / "usr" / "bin" / "prometheus-alertmanager"
+    return shutil.which("prometheus-alertmanager") or (str(own) if own.is_file() else None)
+
+
 def system_program(name: str) -> str | None:
     """The path of a program, in Debian's folders for administrators too; None if it is absent."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
@@ -93,6 +99,10 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "chromium": (browser_rig.is_here, "run `.ci/packages`, or install chromium, and `make setup` for Playwright"),
     "prometheus": (lambda: prometheus() is not None, "run `make setup-tests`, or install Debian's package prometheus"),
+    "alertmanager": (
+        lambda: alertmanager() is not None,
+        "run `make setup-tests`, or install Debian's package prometheus-alertmanager",
+    ),
     "nginx": (lambda: system_program("nginx") is not None, "install Debian's package nginx-light"),
     "haproxy": (lambda: system_program("haproxy") is not None, "install Debian's package haproxy"),
 }

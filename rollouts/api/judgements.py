@@ -1,0 +1,318 @@
+"""The judge alone: counters of any two releases in, a verdict out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api.authentication import BearerTokenAuthentication
+from accounts.api.requests import StrictSerializer, actor_of, read_body
+from accounts.core.access import Actor
+from accounts.models import Token, User
+from ledger.core.errors import Refused, StateChanged
+from rollouts.actions.judgement_windows import require_judge, window_start
+from rollouts.core.evidence import Tolerance
+from rollouts.core.judgement import (
+    MOST_POINTS,
+    CounterJudgement,
+    JudgementVerdict,
+    JudgeQuestion,
+    judge,
+    readings_of,
+    series_problem,
+    unread,
+)
+from rollouts.engine.judged_history import readings_since
+from rollouts.queries.prometheus_guards import NOT_CONFIGURED
+from serving.core.promql import MOST_CHARACTERS
+from serving.ports import CounterQuery
+from serving.wiring import counter_history
+
+_DEFAULT = JudgeQuestion(has_stable=True)
+_LONGEST_KEY = 200
+
+
+class ArmIn(StrictSerializer):
+    points = serializers.ListField(
+        child=serializers.ListField(child=serializers.FloatField(), min_length=3, max_length=3),
+        required=False, max_length=MOST_POINTS,
+        help_text="[seconds since 1970, bad requests, all requests]: counters that only grow",
+    )  # fmt: skip
+    bad_query = serializers.CharField(
+        required=False, max_length=MOST_CHARACTERS, help_text="PromQL of one counter: the bad requests"
+    )
+    total_query = serializers.CharField(
+        required=False, max_length=MOST_CHARACTERS, help_text="PromQL of one counter: all requests"
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if set(attrs) not in ({"points"}, {"bad_query", "total_query"}):
+            raise serializers.ValidationError("Send either points, or bad_query and total_query.")
+        if "points" in attrs and (problem := series_problem(attrs["points"], time.time())):
+            raise serializers.ValidationError({"points": problem})
+        return attrs
+
+
+class ToleranceIn(StrictSerializer):
+    ratio = serializers.FloatField(default=1.0, min_value=1, max_value=100)
+    plus_frac = serializers.FloatField(default=0.0, min_value=0, max_value=1)
+
+
+def _chance(default: float, text: str) -> serializers.FloatField:
+    return serializers.FloatField(default=default, min_value=1e-6, max_value=0.5, help_text=text)
+
+
+class JudgementIn(StrictSerializer):
+    candidate = ArmIn()
+    stable = ArmIn(
+        required=False, help_text="counted at the same time; without it the candidate is held to max_frac alone"
+    )
+    max_frac = serializers.FloatField(
+        required=False, min_value=0.000001, max_value=0.999, help_text="the objective: share of bad requests, in [0, 1]"
+    )
+    fail_over = ToleranceIn(
+        required=False, help_text="worse than ratio × the reference's share + plus_frac fails; 1.2 and 0.005 by default"
+    )
+    pass_within = ToleranceIn(
+        required=False, help_text="within ratio × the reference's share + plus_frac passes; 2 and 0.005 by default"
+    )
+    alpha_fail = _chance(_DEFAULT.alpha_fail, "chance that a sound candidate ever fails, however often it is judged")
+    alpha_pass = _chance(_DEFAULT.alpha_pass, "chance that a candidate beyond pass_within ever passes")
+    min_requests = serializers.IntegerField(
+        default=0, min_value=0, max_value=10**9, help_text="of the candidate, to pass"
+    )
+    words = serializers.CharField(
+        default=_DEFAULT.words, max_length=60, help_text="noun of the bad requests, for the sentence"
+    )
+    start = serializers.DateTimeField(
+        required=False, help_text="of queries: start of the window; keep it the same from call to call"
+    )
+    key = serializers.CharField(
+        required=False, max_length=_LONGEST_KEY,
+        help_text="of queries, in place of start: your first call with this key starts the window",
+    )  # fmt: skip
+    step_s = serializers.IntegerField(
+        default=15, min_value=1, max_value=60, help_text="of queries: seconds between two readings; the scrape interval"
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        arms = [attrs["candidate"], *([attrs["stable"]] if "stable" in attrs else [])]
+        if len({"points" in arm for arm in arms}) > 1:
+            raise serializers.ValidationError({"stable": "Send points of both arms, or queries of both."})
+        if "stable" not in attrs and "max_frac" not in attrs:
+            raise serializers.ValidationError(
+                {"max_frac": "Without a stable arm, send max_frac to hold the candidate to."}
+            )
+        is_asked = "points" not in arms[0]
+        if is_asked != (("start" in attrs) != ("key" in attrs)):
+            said = (
+                "Send either start or key with queries, so that each call judges the same window; neither with points."
+            )
+            raise serializers.ValidationError({"start": said})
+        stamps = [[point[0] for point in arm.get("points", ())] for arm in arms]
+        if len(stamps) > 1 and stamps[0] != stamps[1]:
+            raise serializers.ValidationError({"stable": "The points of both arms must have the same times."})
+        return attrs
+
+
+class JudgedArmOut(serializers.Serializer[Any]):
+    bad = serializers.IntegerField()
+    total = serializers.IntegerField()
+    share = serializers.FloatField(help_text="bad divided by total; 0 without requests")
+
+
+class JudgementEvidenceOut(serializers.Serializer[Any]):
+    """Natural logarithms of e-values, each beside the bar that it has to reach."""
+
+    log_e_worse = serializers.FloatField(help_text="the candidate is worse than stable")
+    log_e_over = serializers.FloatField(help_text="the candidate is over the objective")
+    bar_fail = serializers.FloatField()
+    log_e_fine = serializers.FloatField(help_text="the candidate is within pass_within")
+    bar_pass = serializers.FloatField()
+    dispersion = serializers.FloatField(help_text="how much bad requests come in clumps; evidence is divided by it")
+
+
+class JudgementOut(serializers.Serializer[Any]):
+    verdict = serializers.ChoiceField(choices=[one.value for one in JudgementVerdict])
+    code = serializers.CharField(
+        help_text="proven, worse_than_stable, objective_breached, not_proven, both_arms_bad, no_data"
+    )
+    sentence = serializers.CharField()
+    requests_to_go = serializers.IntegerField(
+        allow_null=True, help_text="further requests of the candidate like those so far until it passes; null: unknown"
+    )
+    candidate = JudgedArmOut()
+    stable = JudgedArmOut(allow_null=True)
+    evidence = JudgementEvidenceOut()
+    since = serializers.DateTimeField(allow_null=True, help_text="first reading")
+    until = serializers.DateTimeField(allow_null=True, help_text="last reading that the verdict rests on")
+
+
+class FlaggerIn(serializers.Serializer[Any]):
+    """The body that Flagger sends. Fields of other versions are ignored."""
+
+    name = serializers.CharField(max_length=253)
+    namespace = serializers.CharField(max_length=253)
+    phase = serializers.CharField(max_length=60)
+    checksum = serializers.CharField(max_length=60, required=False, allow_blank=True, default="")
+    metadata = serializers.DictField(child=serializers.CharField(max_length=MOST_CHARACTERS, allow_blank=True))
+
+
+#: `metadata` of Flagger holds text alone: its name → (arm or "", field, how it is read).
+_METADATA: dict[str, tuple[str, str, Any]] = {
+    **{
+        f"{arm}_{query}": (arm, query, str) for arm in ("candidate", "stable") for query in ("bad_query", "total_query")
+    },
+    **{name: ("", name, float) for name in ("max_frac", "alpha_fail", "alpha_pass")},
+    **{name: ("", name, int) for name in ("min_requests", "step_s")},
+    "words": ("", "words", str),
+}
+_PASS_ON = {"passed": {"passed"}, "not_failed": {"passed", "inconclusive"}}
+
+
+class BasicTokenAuthentication(BearerTokenAuthentication):
+    """The token as the password of the address, for callers that send no headers of ours."""
+
+    def authenticate(self, request: Request) -> tuple[User, Token] | None:
+        kind, _, coded = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "basic":
+            return super().authenticate(request)
+        try:
+            secret = base64.b64decode(coded, validate=True).decode("ascii").partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            raise AuthenticationFailed("The Authorization header must read `Basic <user:token>` in base64.") from None
+        try:
+            token = self._token(secret, request)
+        except Refused as error:
+            raise AuthenticationFailed(error.message, code=error.code) from None
+        return token.user, token
+
+
+class JudgementsView(APIView):
+    @extend_schema(operation_id="judgements_make", request=JudgementIn, responses=JudgementOut)
+    def post(self, request: Request) -> Response:
+        """Judges counters of a candidate against those of stable, an objective, or both. Keeps nothing but the start of a key's window."""
+        actor = actor_of(request)
+        require_judge(actor)
+        return Response(_shown(_judged(actor, read_body(JudgementIn, request))))
+
+
+class FlaggerView(APIView):
+    authentication_classes = [BasicTokenAuthentication]
+
+    @extend_schema(
+        operation_id="judgements_flagger",
+        request=FlaggerIn,
+        responses={200: JudgementOut, 409: OpenApiResponse(description="judgement_not_passed")},
+        examples=[
+            OpenApiExample(
+                "a webhook of type confirm-promotion",
+                value={
+                    "name": "podinfo",
+                    "namespace": "test",
+                    "phase": "WaitingPromotion",
+                    "checksum": "85d557f47b",
+                    "metadata": {},
+                },
+                request_only=True,
+            )
+        ],
+    )
+    def post(self, request: Request) -> Response:
+        """Answers Flagger's webhook: 200 lets the canary go on, 409 halts it. The queries are in `metadata`."""
+        actor = actor_of(request)
+        require_judge(actor)
+        form = FlaggerIn(data=request.data)
+        form.is_valid(raise_exception=True)
+        given = form.validated_data
+        metadata = dict(given["metadata"])
+        passes = _PASS_ON.get(metadata.pop("pass_on", "passed"))
+        if passes is None:
+            raise serializers.ValidationError({"metadata": f"pass_on is one of {', '.join(_PASS_ON)}."})
+        body = _from_metadata(metadata)
+        body["key"] = f"{given['namespace']}/{given['name']}/{given['checksum']}"[:_LONGEST_KEY]
+        read = JudgementIn(data=body)
+        read.is_valid(raise_exception=True)
+        shown = _shown(_judged(actor, dict(read.validated_data)))
+        if shown["verdict"] not in passes:
+            raise StateChanged("judgement_not_passed", shown["sentence"], judgement=shown)
+        return Response(shown)
+
+
+def _from_metadata(metadata: dict[str, str]) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for name, text in metadata.items():
+        if name not in _METADATA:
+            raise serializers.ValidationError({"metadata": f"{name} is unknown; use pass_on, {', '.join(_METADATA)}."})
+        arm, field, kind = _METADATA[name]
+        try:
+            (body.setdefault(arm, {}) if arm else body)[field] = kind(text)
+        except ValueError:
+            raise serializers.ValidationError({"metadata": f"{name} must be a number, not {text!r}."}) from None
+    return body
+
+
+def _judged(actor: Actor, given: dict[str, Any]) -> CounterJudgement:
+    names = ("max_frac", "alpha_fail", "alpha_pass", "min_requests", "words", "fail_over", "pass_within")
+    stated: dict[str, Any] = {name: given[name] for name in names if name in given}
+    stated |= {name: Tolerance(**stated[name]) for name in names[-2:] if name in stated}
+    question = JudgeQuestion(has_stable="stable" in given, **stated)
+    arms = {name: given[name] for name in ("candidate", "stable") if name in given}
+    if "points" in arms["candidate"]:
+        series = [arm["points"] for arm in arms.values()]
+        return judge(readings_of(series[0], series[1] if len(series) > 1 else None, question.guard.name), question)
+    start = given["start"] if "start" in given else window_start(actor, given["key"], _asked(given))
+    since, step_s = int(start.timestamp()), given["step_s"]
+    if (time.time() - since) / step_s >= MOST_POINTS:
+        said = f"The window has more than {MOST_POINTS} readings. Use a longer step_s, or a later start."
+        raise serializers.ValidationError({"start": said})
+    metrics = counter_history()
+    if metrics is None:
+        return unread(NOT_CONFIGURED, question)
+    queries = [
+        CounterQuery(f"{arm} {name}", one[f"{name}_query"]) for arm, one in arms.items() for name in ("bad", "total")
+    ]
+    found = readings_since(metrics, queries, question, since=since, step_s=step_s)
+    return unread(found, question) if isinstance(found, str) else judge(found, question)
+
+
+def _asked(given: dict[str, Any]) -> dict[str, Any]:
+    """Everything that has to stay the same while one window is judged."""
+    return {name: dict(value) if isinstance(value, dict) else value for name, value in given.items() if name != "key"}
+
+
+def _shown(made: CounterJudgement) -> dict[str, Any]:
+    judged, question = made.judged, made.question
+
+    def arm(bad: int, total: int) -> dict[str, Any]:
+        return {"bad": bad, "total": total, "share": bad / total if total else 0.0}
+
+    def instant(at: float | None) -> datetime | None:
+        return None if at is None else datetime.fromtimestamp(at, tz=UTC)
+
+    return dict(
+        JudgementOut(
+            {
+                "verdict": made.verdict.value, "code": made.code, "sentence": made.sentence,
+                "requests_to_go": made.requests_to_go,
+                "candidate": arm(judged.bad_candidate, judged.candidate),
+                "stable": arm(judged.bad_stable, judged.stable) if question.has_stable else None,
+                "evidence": {
+                    "log_e_worse": judged.log_e_worse, "log_e_over": judged.log_e_over if question.max_frac else 0.0,
+                    "bar_fail": question.bar_fail, "log_e_fine": judged.log_e_fine, "bar_pass": question.bar_pass,
+                    "dispersion": judged.phi,
+                },
+                "since": instant(made.since), "until": instant(made.until),
+            }
+        ).data
+    )  # fmt: skip
