@@ -19,6 +19,7 @@ from web.pages import (
     approvals,
     audit,
     audit_export,
+    diagnosis,
     diffs,
     drafts,
     environments,
@@ -92,6 +93,7 @@ urlpatterns = [
     # the model's tabs
     path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
     path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
+    path("models/<slug:slug>/diagnosis/", require_GET(diagnosis.diagnosis), name="model_diagnosis"),
     path("models/<slug:slug>/sleep/", require_GET(sleep.sleep), name="model_sleep"),
     *_forms(
         "model_sleep",

@@ -15,6 +15,7 @@ from registry.queries import visible_model
 TABS = (
     ("Releases", "model"),
     ("Serving", "model_serving"),
+    ("Diagnosis", "model_diagnosis"),
     ("Sleep", "model_sleep"),
     ("Golden sets", "model_golden_sets"),
     ("Aliases", "model_aliases"),
