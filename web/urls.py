@@ -19,6 +19,7 @@ from web.pages import (
     approvals,
     audit,
     audit_export,
+    diagnosis,
     diffs,
     drafts,
     environments,
@@ -94,6 +95,7 @@ urlpatterns = [
     path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
     path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
     path("models/<slug:slug>/production/", require_GET(production.production), name="model_production"),
+    path("models/<slug:slug>/diagnosis/", require_GET(diagnosis.diagnosis), name="model_diagnosis"),
     path("models/<slug:slug>/sleep/", require_GET(sleep.sleep), name="model_sleep"),
     *_forms(
         "model_sleep",

@@ -61,6 +61,7 @@ class ObjectiveOut(serializers.Serializer[Any]):
     since = serializers.DateTimeField(allow_null=True, help_text="when stable was first counted; null: not yet")
     burn_5m = serializers.FloatField(allow_null=True, help_text="share of the last 5 minutes divided by the objective")
     burn_1h = serializers.FloatField(allow_null=True, help_text="share of the last hour divided by the objective")
+    asked_at = serializers.DateTimeField(allow_null=True, help_text="last request; null: none since `since`")
     unknown_s = serializers.FloatField(help_text="seconds since `since` without counts")
     alarm = serializers.IntegerField(source="alarm.id", allow_null=True, default=None, help_text="the open alarm")
 

@@ -84,6 +84,7 @@ class ObjectiveNow:
         bad, attempts: since `since`, when the watch began to count the present stable release; None: it has not.
         burn_5m, burn_1h: share of bad attempts divided by the objective; None without an attempt.
         unknown_s: seconds since `since` without counts.
+        asked_at: the last count with a request; None: none since `since`.
         alarm: the live one, that of the page before that of the ticket.
     """
 
@@ -99,6 +100,7 @@ class ObjectiveNow:
     unknown_s: float = 0.0
     log_e_met: float = 0.0
     is_silent: bool = False
+    asked_at: datetime | None = None
     alarm: Alarm | None = None
     holds_undo: bool = True
 
@@ -200,6 +202,7 @@ def _standing(
         unknown_s=watched.unknown_s,
         log_e_met=watched.log_e_met(limit),
         is_silent=watched.is_silent(now.timestamp()),
+        asked_at=None if watched.asked_at is None else datetime.fromtimestamp(watched.asked_at, tz=now.tzinfo),
     )
 
 

@@ -98,6 +98,11 @@ class Lately:
     written_at: datetime | None = None
 
 
+def kept_traffic(model: ServedModel, environment: Environment) -> TrafficRecord | None:
+    """What the engine keeps of the model's traffic there; None before its first count."""
+    return TrafficRecord.objects.filter(model=model, environment=environment).first()
+
+
 def lately_of(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], Lately]:
     """(environment's key, model's key) → its traffic. One query."""
     rows = TrafficRecord.objects.filter(model__in=models, at__gte=now - FRESH_FOR).values_list(

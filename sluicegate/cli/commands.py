@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "plan": Command("capacity", "Replicas and cost for a forecast, from what was measured"),
     "rollout": Command("rollout", "Start, watch and steer rollouts"),
     "rollback": Command("rollout", "Send a model's traffic back now"),
-    "diagnose": Command("diagnose", "Explain a rollout"),
+    "diagnose": Command("diagnose", "Explain a model's traffic, or a rollout"),
     "judge": Command("judge", "Judge counters of a candidate against those of stable"),
     "webhook": Command("webhook", "Tell other systems and people what happens"),
     "audit": Command("audit", "Check the log of events"),

@@ -1,4 +1,4 @@
-"""`sluicegate diagnose ROLLOUT`: what happened, in order, and on what evidence."""
+"""`sluicegate diagnose MODEL` and `sluicegate diagnose ROLLOUT`: what changed, or what happened, and on what evidence."""
 
 from __future__ import annotations
 
@@ -9,24 +9,59 @@ from typing import Any
 
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output, short
-from sluicegate.cli.rollout import name_of, status_line
+from sluicegate.cli.rollout import PRODUCTION, name_of, status_line
 from sluicegate.cli.session import connect
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "diagnose",
-        help="Explain a rollout",
-        description="Tells a rollout as a story: what was decided and why, what both "
-        "releases did meanwhile, and how long each part of a rollback took.",
+        help="Explain a model's traffic, or a rollout",
+        description="Of a model: since when its traffic is worse, who has it, which stage, and what changed then. Of a rollout, by "
+        "its number: what was decided and why, what both releases did meanwhile, and how long each part of a rollback took.",
     )
-    parser.add_argument("rollout", type=int, metavar="ROLLOUT")
+    parser.add_argument("subject", metavar="MODEL|ROLLOUT")
+    parser.add_argument("--environment", default=PRODUCTION)
+    parser.add_argument("--since", default="1h", help="an instant, or 1h")
+    parser.add_argument("--baseline", default="", help="how much is read before --since, as 1h")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    return _rollout(arguments, output) if arguments.subject.isdecimal() else _model(arguments, output)
+
+
+def _model(arguments: argparse.Namespace, output: Output) -> int:
+    params = {name: getattr(arguments, name) for name in ("environment", "since", "baseline")}
     with connect(arguments.server) as client:
-        path = f"/rollouts/{arguments.rollout}"
+        found = client.get(f"/models/{arguments.subject}/diagnosis", **params)
+    output.result(found, explained(found))
+    return exits.OK
+
+
+def explained(found: dict[str, Any]) -> list[str]:
+    told = [f"{found['model']} in {found['environment']}: {found['answer']}"]
+    for number, one in enumerate(found["hypotheses"], 1):
+        told += ["", f"{number}. {one['kind']}: {one['subject']} ({one['score']:.2f})"]
+        told += [f"   {sign} {text}" for sign, name in _SIGNS for text in one[name]]
+        if one["next_step"]:
+            told.append(f"   Next: {one['next_step']}")
+    if load := found["load"]:
+        capacity = "unknown" if load["capacity_per_s"] is None else f"{load['capacity_per_s']:g}/s"
+        full = ", at capacity" if load["at_capacity"] else ""
+        told += [
+            "",
+            f"Load: {load['before_per_s']:.1f}/s before, {load['now_per_s']:.1f}/s now; capacity {capacity}{full}",
+        ]
+    return [*told, "", *(f"Unknown: {one}" for one in found["missing"])]
+
+
+_SIGNS = (("+", "evidence_for"), ("-", "against"), ("?", "unknown"))
+
+
+def _rollout(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        path = f"/rollouts/{arguments.subject}"
         view = client.get(path)
         decisions = sorted(client.pages(f"{path}/decisions"), key=lambda d: str(d["at"]))
         observations = sorted(client.pages(f"{path}/observations"), key=lambda o: int(o["tick"]))

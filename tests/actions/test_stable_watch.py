@@ -194,8 +194,11 @@ def test_a_gateway_that_cannot_be_read_makes_unknown_seconds_and_no_evidence(wor
 def test_without_requests_there_is_no_data(world: World) -> None:
     world.turns(12)
     assert objectives_now(world.route)[0].standing is Standing.MET
+    last = world.at
     world.turns(70, requests=0)
-    assert objectives_now(world.route)[0].standing is Standing.NO_DATA
+    (now,) = objectives_now(world.route)
+    assert now.standing is Standing.NO_DATA
+    assert now.asked_at is not None and abs((now.asked_at - last).total_seconds()) <= 10
 
 
 def test_counts_that_nobody_wrote_lately_prove_nothing(world: World) -> None:

@@ -103,6 +103,7 @@ ASKS: dict[str, Ask] = {
     "GET /incidents/{incident_id}": Ask(V.READ),
     "POST /incidents/{incident_id}/note": Ask(V.HANDLE_ALARM, reason, if_match("incident")),
     "POST /incidents/{incident_id}/close": Ask(V.HANDLE_ALARM, reason, if_match("incident")),
+    "GET /models/{slug}/diagnosis": Ask(V.READ),
     "GET /approvals": Ask(SIGNED_IN),
     "GET /audit": Ask(V.ADMINISTER),
     "GET /drafts": Ask(SIGNED_IN),

@@ -14,7 +14,7 @@ from ledger.models import Event
 from rollouts.actions.alarms import end_alarm
 from rollouts.actions.control import begin_control
 from rollouts.core.policy import Control
-from rollouts.models import Alarm, Rollout
+from rollouts.models import Alarm, Rollout, WatchRecord
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.support.worlds.alarm_setup import burning, counted
@@ -59,6 +59,31 @@ def test_the_alarm_s_page_leads_back_and_takes_a_person_s_word() -> None:
         assert "The disk of gpu-3." in page_of(client, "alarm", alarm.pk)
     assert client.post(reverse("alarm_close", args=[alarm.pk]), {"version": 2, "reason": "Again."}).status_code == 412
     assert 'popovertarget="sheet-close"' not in page_of(client, "alarm", alarm.pk)
+
+
+def test_an_alarm_is_muted_and_unmuted_on_its_page() -> None:
+    rollout, _ = promoted()
+    alarm = burning(rollout.model)
+    client = as_role(Role.MODEL_TEAM)
+    assert '<option value="24">24 hours</option>' in page_of(client, "alarm", alarm.pk)
+    form = {"version": 1, "reason": "The vendor repairs it.", "hours": "24"}
+    assert client.post(reverse("alarm_mute", args=[alarm.pk]), {**form, "hours": "9999"}).status_code == 422
+    assert client.post(reverse("alarm_mute", args=[alarm.pk]), form).status_code == 302
+    page = page_of(client, "alarm", alarm.pk)
+    assert "<dt>Muted</dt>" in page and 'popovertarget="sheet-unmute"' in page and "sheet-mute" not in page
+    assert "muted until" in page_of(client, "alarms")
+    assert client.post(reverse("alarm_unmute", args=[alarm.pk]), {**form, "version": 2}).status_code == 302
+    assert "<dt>Muted</dt>" not in page_of(client, "alarm", alarm.pk)
+    assert as_role(Role.VIEWER).post(reverse("alarm_mute", args=[alarm.pk]), form).status_code == 403
+
+
+def test_a_model_without_requests_says_for_how_long() -> None:
+    rollout, _ = promoted()
+    record = counted(rollout.model, bad=0, attempts=1200)
+    told = {name: {**one, "asked_at": one["asked_at"] - 2400} for name, one in record.objectives.items()}
+    WatchRecord.objects.update(objectives=told)
+    page = page_of(as_role(Role.VIEWER), "model", rollout.model.slug)
+    assert "no requests" in page and "for 40 min" in page
 
 
 def test_two_clicks_lead_from_the_alarm_to_the_release_before() -> None:

@@ -16,6 +16,7 @@ TABS = (
     ("Releases", "model"),
     ("Serving", "model_serving"),
     ("Production", "model_production"),
+    ("Diagnosis", "model_diagnosis"),
     ("Sleep", "model_sleep"),
     ("Golden sets", "model_golden_sets"),
     ("Aliases", "model_aliases"),
