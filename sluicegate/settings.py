@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from accounts.core.access import Role
 from accounts.core.addresses import API
+from insights.core.incident import IncidentState
 from notifications.core.delivery import DeliveryState, ReceiverKind
 from notifications.core.formats import WebhookFormat
 from registry.core.capabilities import KINDS, State
@@ -305,6 +306,7 @@ SPECTACULAR_SETTINGS = {
         "ReceiverKind": [(kind.value, kind.value) for kind in ReceiverKind],
         "CapabilityState": [str(state) for state in State],
         "CapabilityKind": list(KINDS),
+        "IncidentState": [(state.value, state.value) for state in IncidentState],
         "WebhookFormat": [(form.value, form.value) for form in WebhookFormat],
     },
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
+import structlog
 from django.db import IntegrityError, transaction
-from django.utils import timezone
+from django.db.models import Q
 
 from accounts.core.access import Actor, Verb, require, require_version
 from insights.core.incident import MOVES, IncidentState
@@ -14,25 +16,25 @@ from insights.queries.evidence import evidence
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from ledger.core.errors import StateChanged
+from ledger.queries import clock
 from registry.models import Release, ServedModel
 from rollouts.actions.preconditions import require_reason
 from rollouts.core.watch.sequential_test import PAGE
-from rollouts.queries.alarms import live_alarms
+from rollouts.queries.alarms import loud_alarms
 from serving.models import Environment
 from serving.queries.routes import route_of
 
+log = structlog.get_logger(__name__)
 ALARMS = Actor.system("alarms")
 
 
 def open_for_alarms() -> None:
-    """Opens an incident for each live alarm that pages, of a model that has none open there. Safe to do twice."""
-    is_open = set(Incident.objects.filter(state=IncidentState.OPEN).values_list("environment_id", "model_id"))
-    for alarm in live_alarms().filter(tier=PAGE.name):
-        # What a person closed stays closed, although its alarm goes on.
-        had = Incident.objects.filter(environment=alarm.environment, model=alarm.model, opened_at__gte=alarm.opened_at)
-        if (alarm.environment_id, alarm.model_id) not in is_open and not had.exists():
-            is_open.add((alarm.environment_id, alarm.model_id))
-            title = f"{alarm.objective} at {alarm.facts['burn']:.1f} times the objective"
+    """Opens an incident for each live, unmuted alarm that pages, of a model that has none there. Safe to do twice."""
+    for alarm in loud_alarms().filter(tier=PAGE.name):
+        # One that is open takes the alarm, and what a person closed stays closed although its alarm goes on.
+        of_model = Incident.objects.filter(environment=alarm.environment, model=alarm.model)
+        if not of_model.filter(Q(closed_at=None) | Q(closed_at__gte=alarm.opened_at)).exists():
+            title = f"{alarm.objective} at {alarm.facts.get('burn', 0):.1f} times the objective"
             _open(ALARMS, alarm.model, alarm.environment, alarm.release, title)
 
 
@@ -68,7 +70,7 @@ def close(*, actor: Actor, incident: Incident, expected_version: int, reason: st
     with transaction.atomic():
         incident = _lock(actor, incident, expected_version)
         result = require_reason(reason)
-        changes: dict[str, Any] = {"closed_at": timezone.now(), "closed_by": actor.name, "result": result}
+        changes: dict[str, Any] = {"closed_at": clock.now(), "closed_by": actor.name, "result": result}
         transition(incident, IncidentState.CLOSED, moves=MOVES, **changes)
         _append(incident, actor, result, verb="incident.closed", from_state=IncidentState.OPEN)
     return incident
@@ -78,8 +80,12 @@ def _open(
     actor: Actor, model: ServedModel, environment: Environment, release: Release | None, title: str
 ) -> Incident | None:
     """None if one is open already."""
-    now = timezone.now()
-    kept = evidence(model, environment, release, now)
+    now = clock.now()
+    try:
+        kept = evidence(model, environment, release, now)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # odd evidence must not cost the incident
+        log.warning("evidence_not_kept", model=model.slug, traceback=traceback.format_exc())
+        kept = {"at": now.isoformat()}
     try:
         with transaction.atomic():
             found = Incident.objects.create(

@@ -16,7 +16,7 @@ from ledger.queries.clock import now as database_now
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.core.recent_traffic import MINUTES, RecentTraffic
 from rollouts.models import DecisionRecord, Observation, Rollout, TrafficRecord
-from rollouts.queries.alarms import every_watched_route, live_alarms, objectives_now
+from rollouts.queries.alarms import every_watched_route, loud_alarms, objectives_now
 from serving.core.gpu import Gpu, reading_of
 from serving.models import Gateway, Node, Replica, Route
 from serving.queries.endpoints import answering
@@ -212,10 +212,10 @@ def error_burn() -> Values:
     return found
 
 
-@_figure("sluicegate_alarms", _GAUGE, "1 for each live alarm.", *_PLACE, "objective", "tier", "state")
+@_figure("sluicegate_alarms", _GAUGE, "1 for each live alarm that is not muted.", *_PLACE, "objective", "tier", "state")
 def alarms() -> Values:
     columns = ("environment__slug", "model__slug", "objective", "tier", "state")
-    return dict.fromkeys(live_alarms().values_list(*columns), 1.0)
+    return dict.fromkeys(loud_alarms().values_list(*columns), 1.0)
 
 
 @_figure(

@@ -12,7 +12,10 @@ from django.db import connection, transaction
 from ledger.actions.leases import acquire_after, holder, lock_lease, release, renew
 
 log = structlog.get_logger(__name__)
-_END_IF_FROZEN = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+_BOUNDS = """
+SELECT set_config('idle_in_transaction_session_timeout', %s, true), set_config('statement_timeout', %s, true),
+set_config('lock_timeout', %s, true)
+"""
 
 
 class LeadershipLost(Exception):
@@ -63,12 +66,12 @@ class Leadership:
     def locked(self) -> Iterator[None]:
         """A transaction in which no other process can take the lease. Raises LeadershipLost.
 
-        For writes without a token. Keep it short: it also delays this process's own renewal. If the process freezes in
-        it, the database ends it after a third of the lease.
+        For writes without a token. It also delays this process's own renewal, so the database ends it if a statement
+        takes a third of the lease, a lock a sixth, or the process freezes for a third. Raises OperationalError then.
         """
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute(_END_IF_FROZEN, [f"{self.lease_s / 3 * 1000:.0f}"])
+                cursor.execute(_BOUNDS, [f"{self.lease_s / part * 1000:.0f}" for part in (3, 3, 6)])
             if not lock_lease(self.name, self.owner):
                 raise LeadershipLost
             yield

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import time
 from datetime import UTC, datetime
 from typing import Any
 
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema
 from rest_framework import serializers
 from rest_framework.exceptions import AuthenticationFailed
@@ -198,6 +200,14 @@ class BasicTokenAuthentication(BearerTokenAuthentication):
         return token.user, token
 
 
+class BasicScheme(OpenApiAuthenticationExtension):
+    target_class = "rollouts.api.judgements.BasicTokenAuthentication"
+    name = "basic"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "basic"}
+
+
 class JudgementsView(APIView):
     @extend_schema(operation_id="judgements_make", request=JudgementIn, responses=JudgementOut)
     def post(self, request: Request) -> Response:
@@ -273,6 +283,8 @@ def _judged(actor: Actor, given: dict[str, Any]) -> CounterJudgement:
         return judge(readings_of(series[0], series[1] if len(series) > 1 else None, question.guard.name), question)
     start = given["start"] if "start" in given else window_start(actor, given["key"], _asked(given))
     since, step_s = int(start.timestamp()), given["step_s"]
+    if "start" not in given:  # the step of a key's window grows with its age
+        step_s = max(step_s, math.ceil((time.time() - since) / (MOST_POINTS - 2)))
     if (time.time() - since) / step_s >= MOST_POINTS:
         said = f"The window has more than {MOST_POINTS} readings. Use a longer step_s, or a later start."
         raise serializers.ValidationError({"start": said})

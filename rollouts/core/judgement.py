@@ -87,6 +87,10 @@ class CounterJudgement:
     requests_to_go: int | None = None
 
 
+#: A JSON number holds every whole number up to here.
+MOST_COUNT = 2**53
+
+
 def readings_of(candidate: Sequence[Point], stable: Sequence[Point] | None, name: str) -> list[Reading]:
     """The readings of two series with equal stamps."""
     beside = stable or [(at, 0, 0) for at, *_ in candidate]
@@ -105,6 +109,8 @@ def series_problem(points: Sequence[Point], now: float) -> str:
         if len(point) != 3 or not all(math.isfinite(one) for one in point):
             return f"Point {number} is not three finite numbers. Write [time, bad, total]."
         at, bad, total = point
+        if at < 0 or max(bad, total) > MOST_COUNT:
+            return f"Point {number} is out of range. Times begin at 0; counts end at 2^53."
         if at > now + AHEAD_S:
             return f"Point {number} lies {at - now:.0f} s in the future. Send seconds since 1970, by a clock that is right."
         if at <= before[0]:
@@ -130,6 +136,9 @@ def judge(readings: Sequence[Reading], question: JudgeQuestion) -> CounterJudgem
         return judge_guard(guard, tracker, has_stable=question.has_stable, bar_fine=question.bar_pass)
 
     for reading in readings:
+        if question.has_stable and before is not None and not _both_came(before, reading):
+            before = reading  # no comparison at the same time
+            continue
         news = CounterNews.between({"": before} if before else {}, {"": reading})
         tracker = watched(tracker, guard, news, policy=policy, has_stable=question.has_stable)
         until, before = reading.at, reading
@@ -140,6 +149,13 @@ def judge(readings: Sequence[Reading], question: JudgeQuestion) -> CounterJudgem
     left, more = question.min_requests - made.judged.candidate, made.judged.to_go
     to_go = None if found or more is None else max(more, left)
     return replace(made, since=since, until=until, requests_to_go=0 if made.verdict is V.PASSED else to_go)
+
+
+def _both_came(before: Reading, now: Reading) -> bool:
+    """Whether both arms got requests in between."""
+    return all(
+        new.attempts > old.attempts for new, old in ((now.candidate, before.candidate), (now.stable, before.stable))
+    )
 
 
 def unread(sentence: str, question: JudgeQuestion) -> CounterJudgement:
@@ -182,8 +198,12 @@ def _open(judged: Judged, question: JudgeQuestion) -> CounterJudgement:
 
     counted = f"{question.words} of the candidate are at {_share(judged.bad_candidate, judged.candidate)}"
     if not judged.candidate or (question.has_stable and not judged.stable):
-        arm = "stable" if judged.candidate else "the candidate"
-        return inconclusive("no_data", f"No request of {arm} was counted since the first point.")
+        said = (
+            "In no interval since the first point both arms had requests."
+            if question.has_stable
+            else "No request was counted."
+        )
+        return inconclusive("no_data", said)
     if judged.is_stable_over and judged.rate_candidate > judged.limit:
         said = f"Stable is over {share_text(judged.limit)} too ({_share(judged.bad_stable, judged.stable)}): {counted}."
         return inconclusive("both_arms_bad", said)

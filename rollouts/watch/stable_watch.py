@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from django.db import close_old_connections, connection
+from django.db import OperationalError, close_old_connections, connection
 
 from ledger.actions.leadership import Leadership, LeadershipLost
 from ledger.core.errors import DomainError
@@ -138,11 +138,7 @@ class StableWatch:
     """
 
     def __init__(
-        self,
-        counters: TrafficCounters,
-        lead: Leadership,
-        now: Callable[[], datetime],
-        recorder: Recorder | None = None,
+        self, counters: TrafficCounters, lead: Leadership, now: Callable[[], datetime], recorder: Recorder | None = None
     ) -> None:
         self.counters, self.lead, self.now, self.recorder = counters, lead, now, recorder
         self._models: dict[Key, _Model] = {}
@@ -158,6 +154,9 @@ class StableWatch:
                     self._forget()
             except LeadershipLost:
                 self._forget()
+            except OperationalError as error:  # a row was locked for long: the counts stay, and the next turn goes on
+                log.warning("stable_watch_waits", error=str(error))
+                close_old_connections()
             except Exception:  # nothing of this may end the engine
                 log.warning("stable_watch_failed", traceback=traceback.format_exc())
                 self._forget()

@@ -65,7 +65,7 @@ def test_an_incident_that_a_person_closed_does_not_open_again_for_the_same_alarm
     open_for_alarms()
     incident = Incident.objects.get()
     assert (incident.state, incident.result) == ("closed", "A disk was full.")
-    alarm.opened_at = timezone.now() + timedelta(seconds=1)  # it burns again
+    alarm.opened_at = timezone.now() + timedelta(seconds=5)  # it burns again
     alarm.save()
     open_for_alarms()
     assert Incident.objects.count() == 2
@@ -119,3 +119,20 @@ def test_who_does_not_see_the_model_sees_no_incident(rollout: Rollout) -> None:
     make_team("others")
     assert not incidents_for(make_actor(Role.MODEL_TEAM, team="others")).exists()
     assert incidents_for(manager()).exists()
+
+
+def test_an_alarm_that_came_while_an_incident_was_open_opens_none_when_that_is_closed(rollout: Rollout) -> None:
+    first = open_incident(actor=manager(), model=rollout.model, environment=rollout.environment, title="It is slow.")
+    burning(rollout.model)
+    open_for_alarms()
+    close(actor=manager(), incident=first, expected_version=1, reason="A disk was full.")
+    open_for_alarms()
+    assert Incident.objects.count() == 1
+
+
+def test_a_muted_alarm_opens_none(rollout: Rollout) -> None:
+    alarm = burning(rollout.model)
+    alarm.muted_until = timezone.now() + timedelta(hours=1)
+    alarm.save()
+    open_for_alarms()
+    assert not Incident.objects.exists()

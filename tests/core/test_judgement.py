@@ -99,7 +99,7 @@ def test_an_arm_without_requests_is_inconclusive(empty: str) -> None:
     none, some = [(0.0, 0, 0), (15.0, 0, 0)], [(0.0, 0, 0), (15.0, 5, 100)]
     pair = (none, some) if empty == "the candidate" else (some, none)
     found = ask(JudgeQuestion(has_stable=True), *pair)
-    assert found.code == "no_data" and f"No request of {empty}" in found.sentence
+    assert found.code == "no_data" and "both arms" in found.sentence
 
 
 def test_an_incident_of_both_blames_nobody() -> None:
@@ -132,3 +132,26 @@ GOOD: list[Point] = [(0.0, 1, 10), (15.0, 1, 20)]
 def test_a_bad_series_is_refused_with_its_point(points: list[Point], said: str) -> None:
     found = series_problem(points, NOW)
     assert found.startswith(said) and bool(found) == bool(said)
+
+
+def test_requests_of_one_arm_alone_are_compared_with_nothing() -> None:
+    """Stable was bad before the candidate had traffic; since then the candidate is far worse."""
+    stable, candidate = [(0.0, 0, 0)], [(0.0, 0, 0)]
+    for second in range(1, 21):
+        stable.append((float(second), 30 * second, 200 * second))
+        candidate.append((float(second), 0, 0))
+    for second in range(21, 241):
+        stable.append((float(second), stable[-1][1] + 1, stable[-1][2] + 200))
+        candidate.append((float(second), candidate[-1][1] + (2 if second % 2 else 1), candidate[-1][2] + 50))
+    question = JudgeQuestion(has_stable=True)
+    made = judge(readings_of(candidate, stable, question.guard.name), question)
+    assert made.verdict is JudgementVerdict.FAILED and made.code == "worse_than_stable"
+    apart = readings_of(
+        [(1, 0, 0), (2, 0, 0), (3, 300, 1000)], [(1, 0, 0), (2, 300, 1000), (3, 300, 1000)], question.guard.name
+    )
+    assert judge(apart, question).verdict is JudgementVerdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("point", [(-1e300, 0, 0), (0.0, 1e300, 1e300)])
+def test_what_no_counter_can_be_is_refused(point: tuple[float, float, float]) -> None:
+    assert "out of range" in series_problem([point, (5.0, *point[1:])], now=10.0)
