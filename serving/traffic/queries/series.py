@@ -137,16 +137,15 @@ def _minutes(asked: Sequence[TrafficSeries], steps: _Steps) -> dict[int, _Sums]:
     """By series, from blocks, and from minutes for hours that are not packed yet."""
     sums = {one.pk: np.zeros((steps.count + 1, 1 + len(one.names)), np.int64) for one in asked}
     first = steps.since.replace(minute=0)
-    blocks = list(
-        SeriesBlock.objects.filter(series__in=list(sums), at__gte=first, at__lt=steps.until).values_list(
-            "series_id", "at", "packed"
-        )
-    )
+    kept = SeriesBlock.objects.filter(series__in=list(sums), at__gte=first, at__lt=steps.until).order_by("at")
+    blocks = list(kept.values_list("series_id", "at", "packed"))
     for series, total in sums.items():
         own = [(int(at.timestamp()), data) for key, at, data in blocks if key == series]
         if own:
-            seconds = (np.array([at for at, _ in own])[:, None] + np.arange(MINUTES) * 60).ravel()
-            np.add.at(total, steps.places(seconds), np.hstack([unpacked(bytes(data)) for _, data in own]).T)
+            places = steps.places((np.array([at for at, _ in own])[:, None] + np.arange(MINUTES) * 60).ravel())
+            begins = np.flatnonzero(np.diff(places, prepend=-2))  # of each step: the minutes are in order
+            minutes = np.hstack([unpacked(bytes(data)) for _, data in own]).T
+            total[places[begins]] += np.add.reduceat(minutes, begins, axis=0, dtype=np.int64)
     since = max([steps.since, *(at + HOUR for _, at, _ in blocks)])
     rows = SeriesMinute.objects.filter(series__in=list(sums), at__gte=since, at__lt=steps.until)
     for series, at, known_s, counts in rows.values_list("series_id", "at", "known_s", "counts"):
