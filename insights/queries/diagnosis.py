@@ -1,4 +1,5 @@
-"""The explanation of a model's traffic in an environment, from what the engine keeps: an hour by minute, by tenant and by class."""
+"""The explanation of a model's traffic in an environment, from what the engine keeps: an hour with tenants and classes, or two weeks
+of kept series."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from insights.core.diagnosis.split import LOOK_BACK_S
 from ledger.core.errors import Invalid
 from ledger.queries.events import events
 from registry.models import ServedModel
+from registry.queries import names_by_digest
 from rollouts.core.latency import EDGES_US
 from rollouts.core.recent_traffic import MINUTES, RecentTraffic
 from rollouts.core.tenant_traffic import TenantTraffic
@@ -26,9 +28,12 @@ from rollouts.queries.traffic import kept_traffic
 from serving.models import Environment
 from serving.queries.endpoints import standing_at
 from serving.queries.routes import route_of
+from serving.traffic.queries.series import minutes_of
 from validators.queries.capacity import proven_per_s
 
 MOST_EVENTS: Final = 200
+#: Two weeks. Of a longer time its end is read.
+MOST_MINUTES: Final = 14 * 24 * 60
 #: What no part of the product stores yet.
 NO_SOURCE: Final = (
     "counts by replica, node and request size",
@@ -66,7 +71,8 @@ def explain(
     begin = min(now, _instant("baseline", baseline, begin) if baseline else begin)
     last = int(now.timestamp() // 60)
     asked = max(0, last - int(begin.timestamp() // 60))
-    window = _window(model, environment, last, min(asked, MINUTES), is_cut=asked > MINUTES)
+    make = _window if asked <= MINUTES else _kept_window
+    window = make(model, environment, last, min(asked, MOST_MINUTES))
     found = diagnose(window)
     is_shift = found.shift.shape in (Shape.STEP, Shape.RISING)
 
@@ -86,7 +92,49 @@ def _instant(field: str, text: str, now: datetime) -> datetime:
         raise Invalid("not_an_instant", f"{text[:40]!r} is no instant. Write {EXAMPLES}.", field=field) from None
 
 
-def _window(model: ServedModel, environment: Environment, last: int, minutes: int, *, is_cut: bool) -> Window:
+def _kept_window(model: ServedModel, environment: Environment, last: int, minutes: int) -> Window:
+    """More than an hour, from kept series."""
+    since, until = (datetime.fromtimestamp(60 * at, UTC) for at in (last - minutes, last))
+    kept = minutes_of(model, environment, since, until)
+    users = kept.pop(("", ""), {})
+    known = users.get("known", np.zeros(minutes)) > 0
+    slow_names = _slow_names(model)
+
+    def column(of: Mapping[str, Any], *names: str) -> Array:
+        return np.where(known, sum((of[name] for name in names if name in of), np.zeros(minutes)), np.nan)
+
+    def counts(of: Mapping[str, Any], total: str, errors: str, *refused: str) -> Counts:
+        bad = {"errors": column(of, errors), "refused": column(of, *refused)}
+        return Counts(column(of, total), {**bad, "slow": column(of, *slow_names)} if slow_names else bad)
+
+    names = names_by_digest(model, [release for release, _ in kept if release])
+    releases = {
+        names.get(release, release): counts(of, "decided", "failed") for (release, _), of in kept.items() if release
+    }
+    tenants = {
+        tenant: counts(of, "requests", "errors", "over_quota", "shed") for (_, tenant), of in kept.items() if tenant
+    }
+    bad = {"errors": column(users, "errors") - column(users, "shed"), "refused": column(users, "shed")}
+    if slow_names and releases:
+        bad["slow"] = np.sum([one.bad["slow"] for one in releases.values()], axis=0)
+    missing = list(NO_SOURCE)
+    if not tenants:
+        missing.append("who sends them: the model has no tenants in its traffic policy")
+    by = {name: values for name, values in (("release", releases), ("tenant", tenants)) if len(values) > 1}
+    return Window(
+        since.timestamp(), Counts(column(users, "requests"), bad), by, {}, {}, _changes(model, environment, since.timestamp()),
+        _capacity(model, environment), tuple(missing),
+    )  # fmt: skip
+
+
+def _slow_names(model: ServedModel) -> list[str]:
+    """Counters of requests that took longer than the model's objective allows; none without one."""
+    edge = _edge(model)
+    return [] if edge is None else [*(f"us_{one}" for one in EDGES_US[edge:]), "us_more"]
+
+
+def _window(model: ServedModel, environment: Environment, last: int, minutes: int) -> Window:
+    """The last hour at most, by the minutes that the overview shows."""
     first = last - minutes
     record = kept_traffic(model, environment)
     recent = {one.at: one for one in RecentTraffic.from_json(record.traffic if record else {}).minutes}
@@ -103,8 +151,6 @@ def _window(model: ServedModel, environment: Environment, last: int, minutes: in
         if kept
     } if record else {}  # fmt: skip
     missing = list(NO_SOURCE)
-    if is_cut:
-        missing.append(f"requests before the last {MINUTES} minutes")
     if by.get("tenant"):
         whole = _sum(list(by["tenant"].values()))
     else:

@@ -21,6 +21,7 @@ from tests.pages.clients import signed_in
 from tests.support.worlds.alarm_setup import burning
 from tests.support.worlds.factories import make_user
 from tests.support.worlds.rollout_setup import promoted
+from tests.support.worlds.series_setup import kept
 
 pytestmark = pytest.mark.django_db
 ONSET = 25  # minutes ago
@@ -86,7 +87,17 @@ def test_a_model_without_counts_cannot_be_explained() -> None:
     found = read(rollout, since="2h", baseline="1h")
     assert found["verdict"] == "cannot_tell" and "no reading" in found["answer"]
     assert found["hypotheses"] == [] and found["since"] is None
-    assert any("before the last 60 minutes" in one for one in found["missing"])
+    assert any("no tenants" in one for one in found["missing"])
+
+
+@pytest.mark.parametrize("since", ["65min", "90min"])
+def test_more_than_an_hour_is_read_from_kept_series(since: str) -> None:
+    rollout, stable = promoted()
+    kept(rollout.environment, [rollout.candidate, stable], minutes=120)
+    found = read(rollout, since=since)
+    assert found["verdict"] == "step", found
+    onset = clock.now() - timedelta(minutes=15)
+    assert abs((timezone.datetime.fromisoformat(found["since"]) - onset).total_seconds()) <= 180
 
 
 def test_a_healthy_hour_has_no_shift() -> None:

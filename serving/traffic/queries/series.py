@@ -133,6 +133,23 @@ def series_of(
     return KeptSeries(environment.slug, steps.since, steps.until, step_s, whole, [one for one in lines if one.key])
 
 
+def minutes_of(
+    model: ServedModel, environment: Environment, since: datetime, until: datetime
+) -> dict[tuple[str, str], dict[str, NDArray[np.int64]]]:
+    """By minute, from full minute to full minute: each counter, and `known`, the milliseconds that were read.
+
+    Keys are (digest of the release, tenant); of all users both are empty.
+    """
+    rows = list(TrafficSeries.objects.filter(model=model, environment=environment, replica=""))
+    sums = _minutes(rows, _Steps(since, until, 60))
+    found: dict[tuple[str, str], dict[str, NDArray[np.int64]]] = {}
+    for one in rows:
+        columns = found.setdefault((one.release, one.tenant), {})
+        for name, column in zip(("known", *one.names), sums[one.pk].T, strict=True):
+            columns[name] = columns[name] + column if name in columns else column
+    return found
+
+
 def _minutes(asked: Sequence[TrafficSeries], steps: _Steps) -> dict[int, _Sums]:
     """By series, from blocks, and from minutes for hours that are not packed yet."""
     sums = {one.pk: np.zeros((steps.count + 1, 1 + len(one.names)), np.int64) for one in asked}
