@@ -19,6 +19,37 @@ CREATE TABLE serving_serieshour (
 ) PARTITION BY RANGE (at);
 """
 NO_TABLES = "DROP TABLE serving_seriesminute, serving_seriesblock, serving_serieshour"
+#: Services work with rows alone; these make and drop parts of the three tables, and no others, as the tables' owner.
+FUNCTIONS = """
+CREATE FUNCTION serving_make_part(parent regclass, first date, after date) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE part text := parent || '_' || to_char(first, 'YYYYMMDD');
+BEGIN
+  IF parent::text NOT IN ('serving_seriesminute', 'serving_seriesblock', 'serving_serieshour') THEN
+    RAISE EXCEPTION '% keeps no series', parent;
+  END IF;
+  IF to_regclass('public.' || part) IS NOT NULL THEN RETURN false; END IF;
+  EXECUTE format(
+    'CREATE TABLE IF NOT EXISTS public.%I PARTITION OF %s FOR VALUES FROM (%L) TO (%L)',
+    part, parent, first || ' 00:00Z', after || ' 00:00Z'
+  );
+  RETURN true;
+END $$;
+CREATE FUNCTION serving_drop_part(parent regclass, first date) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE part text := parent || '_' || to_char(first, 'YYYYMMDD');
+BEGIN
+  IF parent::text NOT IN ('serving_seriesminute', 'serving_seriesblock', 'serving_serieshour') THEN
+    RAISE EXCEPTION '% keeps no series', parent;
+  END IF;
+  EXECUTE format('ALTER TABLE %s DETACH PARTITION public.%I', parent, part);
+  EXECUTE format('DROP TABLE public.%I', part);
+END $$;
+"""
+NO_FUNCTIONS = """
+DROP FUNCTION serving_make_part(regclass, date, date);
+DROP FUNCTION serving_drop_part(regclass, date);
+"""
 
 
 def _partitioned(name, *keys, **columns):
@@ -62,7 +93,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.SeparateDatabaseAndState(
-            database_operations=[migrations.RunSQL(TABLES, NO_TABLES)],
+            database_operations=[migrations.RunSQL(TABLES, NO_TABLES), migrations.RunSQL(FUNCTIONS, NO_FUNCTIONS)],
             state_operations=[
                 _partitioned(
                     "SeriesMinute",

@@ -133,6 +133,19 @@ def test_a_services_password_opens_rows_and_no_other_database(postgres: Postgres
     assert "No planned migration operations" in manage("migrate", "--plan", DATABASE_URL=postgres.url)
 
 
+def test_services_make_and_drop_parts_of_series_and_of_nothing_else(postgres: Postgres) -> None:
+    make = "SELECT serving_make_part('{}', '2030-01-01', '2030-01-02')"
+    assert query(postgres.url, make.format("serving_seriesminute")) == [(True,)]
+    assert query(postgres.url, make.format("serving_seriesminute")) == [(False,)]
+    row = "VALUES (1, '2030-01-01 12:00Z', 1, 60, '{1,2}')"
+    query(postgres.url, f"INSERT INTO serving_seriesminute (series_id, at, fence, known_s, counts) {row}")
+    query(postgres.url, "SELECT serving_drop_part('serving_seriesminute', '2030-01-01')")
+    assert query(postgres.url, "SELECT to_regclass('serving_seriesminute_20300101')") == [(None,)]
+    for statement in (make.format("ledger_event"), "SELECT serving_drop_part('ledger_event', '2030-01-01')"):
+        with pytest.raises(errors.RaiseException, match="keeps no series"):
+            query(postgres.url, statement)
+
+
 def test_nobody_logs_in_as_superuser(postgres: Postgres) -> None:
     roles = query(
         postgres.url,

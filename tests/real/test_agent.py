@@ -266,7 +266,7 @@ def test_what_breaks_is_brought_back(machine: Machine) -> None:
     ).exists()  # known at once, by no window
     assert third.pk != second.pk and third.pid != second.pid and ask(third, 4) == [8, 8, 8, 8]
     assert shared_memory_of(second) == [] and not Path(second.folder).exists()
-    assert Event.objects.filter(verb="server.lost", facts__replica=replica.pk).count() == 2
+    assert Event.objects.filter(verb="server.lost", facts__deployment=replica.pk).count() == 2
 
 
 def test_a_killed_agent_leaves_its_servers_and_the_next_one_adopts_them(machine: Machine) -> None:
