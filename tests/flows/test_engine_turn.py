@@ -166,8 +166,8 @@ def test_what_opens_looks_closer_only_once_every_rollback_is_written(monkeypatch
 
     def without_servers(entry: Any, given: Any) -> Any:
         order.append("look")
-        room = replace(given.observed.room, wanted=10_000, candidate=0)
-        return replace(given, observed=replace(given.observed, room=room))
+        headroom = replace(given.observed.headroom, wanted=10_000, candidate=0)
+        return replace(given, observed=replace(given.observed, headroom=headroom))
 
     monkeypatch.setattr(engine_module, "commit_tick", noted)
     monkeypatch.setattr(engine_module, "looked_closer", without_servers)
