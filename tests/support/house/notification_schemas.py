@@ -134,7 +134,26 @@ PAGERDUTY = {
         ),
     ]
 }
-SCHEMAS = {"slack": SLACK, "teams": TEAMS, "pagerduty": PAGERDUTY}
+_INSTANT = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$"}
+_LABELS = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"},
+    "additionalProperties": {"type": "string", "minLength": 1},
+}
+#: `postableAlerts` of Alertmanager's API v2.
+ALERTMANAGER = {
+    "type": "array",
+    "minItems": 1,
+    "items": _closed(
+        ["labels"],
+        labels={**_LABELS, "required": ["alertname"]},
+        annotations=_LABELS,
+        startsAt=_INSTANT,
+        endsAt=_INSTANT,
+        generatorURL=_URL,
+    ),
+}
+SCHEMAS = {"slack": SLACK, "teams": TEAMS, "pagerduty": PAGERDUTY, "alertmanager": ALERTMANAGER}
 #: Bytes of a message that a Teams workflow takes.
 TEAMS_BYTES = 28 * 1024
 
