@@ -119,6 +119,7 @@ def test_promoted_and_rolled_back_though_every_process_is_killed_in_every_phase(
         assert max(asked for name, asked in users.answers if name == "r3") <= zero_at + 0.2
         assert {name for name, asked in users.answers if asked > zero_at + 0.2} == {"r2"}
         assert shop.author.get(f"/environments/{ENVIRONMENT}")["routes"][0]["stable"] == "r2"
+        rows.kept()
     assert_prometheus_saw_it(metrics, began_at)
 
 
@@ -171,6 +172,13 @@ class Rows:
 
     def __exit__(self, *_: object) -> None:
         self._session.close()
+
+    def kept(self, within_s: float = 180) -> None:
+        """Returns once a minute of traffic was kept by the service's own role. The leader must live through a whole one."""
+        end = time.monotonic() + within_s
+        while not self._session.execute("SELECT 1 FROM serving_seriesminute LIMIT 1").fetchone():
+            assert time.monotonic() < end, "no minute was kept"
+            time.sleep(1)
 
     def verdicts(self) -> int:
         """How many gates have one."""
