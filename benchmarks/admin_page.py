@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from serving.core.routes import SLOTS
+from serving.traffic.core.routes import SLOTS
 
 #: Of every model: requests a second, and the share of them that its stable release gets.
 RATE_PER_S, STABLE_SHARE = 20, 0.95

@@ -169,11 +169,11 @@ class Served:
 def served(release: Path, more: str) -> Iterator[Served]:
     """The release on a Triton of its own, with this runner."""
     from ledger.core.canonical import digest_of
-    from serving.adapters.triton import TritonServer
-    from serving.agent import model_repository, runtime_image
-    from serving.agent.blob_cache import BlobCache
-    from serving.agent.launcher import LocalLauncher
     from serving.ports import LaunchSpec
+    from serving.servers.adapters.triton import TritonServer
+    from serving.targets.agent import model_repository, runtime_image
+    from serving.targets.agent.blob_cache import BlobCache
+    from serving.targets.agent.launcher import LocalLauncher
     from tests.real.test_sentiment import FolderBlobs, sealed
 
     with tempfile.TemporaryDirectory() as work:

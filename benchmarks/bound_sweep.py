@@ -23,7 +23,7 @@ import numpy as np
 
 django.setup()
 
-from serving.core.request_limits import Limits  # noqa: E402
+from serving.traffic.core.request_limits import Limits  # noqa: E402
 from tests.support.rigs.gateway_rig import Rig, rig  # noqa: E402
 from tests.support.rigs.overload_rig import FIFO, METASTABLE, Call, Model, closed_loop, open_loop, stable, triton  # noqa: E402
 

@@ -33,9 +33,9 @@ import django
 
 django.setup()
 
-from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import Arm, ServerAddress  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
+from serving.traffic.core.request_limits import Limits  # noqa: E402
+from serving.traffic.core.routes import Arm, ServerAddress  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
 from tests.support.servers.stub_process import StubProcess, stub_processes  # noqa: E402
 from tests.support.servers.stub_server import Backend  # noqa: E402

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.adapters.triton import TritonServer
-from serving.agent import containment
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
 from serving.ports import RunningServer
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent import containment
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
 from tests.contracts import serving_models as made
 
 MODEL = "doubling"

@@ -29,8 +29,8 @@ from tritonclient.grpc import service_pb2
 
 django.setup()
 
-from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import Arm, ServerAddress  # noqa: E402
+from serving.traffic.core.request_limits import Limits  # noqa: E402
+from serving.traffic.core.routes import Arm, ServerAddress  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs, launch_spec  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, rig  # noqa: E402

@@ -74,7 +74,7 @@ class Cast:
         """More models, until there are `count`, each with a rollout that is preparing."""
         from accounts.core.access import Actor
         from rollouts.actions import start_rollout
-        from serving.actions.routes import set_route
+        from serving.traffic.actions.routes import set_route
         from tests.support.worlds.factories import make_model, make_release
 
         while len(self.arms) < count:
@@ -102,8 +102,8 @@ class Cast:
         """Every gateway has taken every route."""
         from django.utils import timezone
 
-        from serving.control_plane import store
         from serving.models import Route
+        from serving.traffic.control_plane import store
 
         now = timezone.now()
         rows = [
@@ -115,7 +115,7 @@ class Cast:
         self.be_seen(now)
 
     def be_seen(self, now: datetime) -> None:
-        from serving.control_plane import store
+        from serving.traffic.control_plane import store
 
         store.write_seen([gateway.pk for gateway in self.gateways], now)
 
@@ -238,7 +238,7 @@ def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> 
         "| ms CPU per rollout and tick | turns"
     )
     with page_server() as url, database(is_durable=True) as postgres:
-        from serving.adapters.envoy_counters import EnvoyCounters
+        from serving.traffic.adapters.envoy_counters import EnvoyCounters
 
         cast = Cast(gateways, url)
         for size in sizes:

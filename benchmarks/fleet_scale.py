@@ -48,7 +48,7 @@ class Change:
 
 def change(world: World, number: int, bp: int, gateways: int) -> Change:
     """Made, and waited for."""
-    from serving.control_plane.virtual_hosts import vhost_name
+    from serving.traffic.control_plane.virtual_hosts import vhost_name
 
     decided = time.time()
     route = world.change(number, bp)

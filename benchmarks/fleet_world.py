@@ -60,7 +60,7 @@ class World:
             self.servers.append(make_server(replica, http_port=port, grpc_port=port + 1))
 
     def _route(self, model: Any, stable: Any, candidate: Any, bp: int) -> Any:
-        from serving.actions.routes import set_route
+        from serving.traffic.actions.routes import set_route
 
         return set_route(
             actor=self.actor,
@@ -124,7 +124,7 @@ def replicas_come_and_go(world: World, per_s: float) -> Iterator[list[float]]:
     """By the action that agents call, at this pace, or as fast as the database allows; yields when each was done."""
     from django.db import connection
 
-    from serving.actions.lifecycle import mark_serving
+    from serving.targets.actions.lifecycle import mark_serving
 
     stop, done, draw = threading.Event(), list[float](), random.Random(SEED)
 
@@ -178,11 +178,11 @@ class Processes:
         """A real gateway, with its relay or without."""
         from django.conf import settings
 
-        from serving.adapters.envoy_bootstrap import bootstrap
+        from serving.traffic.adapters.envoy_bootstrap import bootstrap
 
         relay = f"unix:{self.folder}/{name}.sock" if is_relayed else ""
         if relay:
-            argv = [sys.executable, "-m", "serving.control_plane.relay", name, f"--listen={relay}"]
+            argv = [sys.executable, "-m", "serving.traffic.control_plane.relay", name, f"--listen={relay}"]
             argv += [f"--file={self.folder / name}.snapshot", f"--control-planes={self.address}"]
             self.spawn(f"relay of {name}", argv)
         config = self.folder / f"{name}.json"

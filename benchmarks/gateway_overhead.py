@@ -37,7 +37,7 @@ from django.conf import settings
 django.setup()
 
 from benchmarks.overload import plain_envoy  # noqa: E402
-from serving.core.routes import Arm, Limits, ServerAddress  # noqa: E402
+from serving.traffic.core.routes import Arm, Limits, ServerAddress  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, Rig, free_port, rig, wait_until  # noqa: E402
 from tests.support.rigs.hostile_rig import METHOD  # noqa: E402

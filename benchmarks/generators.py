@@ -62,7 +62,7 @@ class Bench:
     """The stub, and loads on it."""
 
     def __init__(self, http_port: int, grpc_port: int, seconds: float, rounds: int) -> None:
-        from serving.adapters.triton import TritonServer
+        from serving.servers.adapters.triton import TritonServer
 
         self.seconds, self.rounds = seconds, rounds
         self.server = TritonServer("127.0.0.1", http_port, grpc_port)

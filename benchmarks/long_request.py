@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 import psycopg
 
-from serving.adapters.triton import TritonServer
+from serving.servers.adapters.triton import TritonServer
 from sluicegate.cli import release
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import MODEL, Shop, model_document, write_release

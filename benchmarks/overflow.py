@@ -3,7 +3,7 @@
 Run `python -m benchmarks.overflow [--seconds 10]`, two minutes. Stable is a real Triton that takes 20 ms for each request, one at a time;
 the candidate a stub that has half of the traffic. Users come at random, three times as many as stable can serve: first to stable alone,
 then beside a candidate whose servers' queues are full, and beside one that is at its bound at the gateway. What the candidate refuses is
-asked of stable once (`serving.control_plane.overflow`), so stable is asked for up to three times its capacity in each row.
+asked of stable once (`serving.traffic.control_plane.overflow`), so stable is asked for up to three times its capacity in each row.
 
 Printed: stable's good answers (200 or OK within 250 ms) in percent of its capacity, what its users were shed and how fast, as they saw it,
 how often stable's server was asked for each answer it gave, and what the candidate is charged with. Ends with 1 where stable gives
@@ -29,9 +29,9 @@ import numpy as np
 django.setup()
 
 from benchmarks.overload import GOOD_S, LEAST_GOODPUT, SHED_WITHIN_S  # noqa: E402
-from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, ServerAddress  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
+from serving.traffic.core.request_limits import Limits  # noqa: E402
+from serving.traffic.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, ServerAddress  # noqa: E402
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig  # noqa: E402
 from tests.support.rigs.overload_rig import FIFO, Call, Channel, Lines, Users, closed_loop, open_loop, triton  # noqa: E402
 

@@ -5,7 +5,7 @@ request, the other gets slower the larger its batches are, so that a queue, once
 server can do. Then users come at random, over HTTP at twice and three times as much and over gRPC at twice, and right after that at
 0.7 times: each of the four has the same burst on a fresh server, in turn. *Plain* is an Envoy as it is written by hand: one cluster,
 every default; *adaptive* is the same with Envoy's filter that finds the limit by itself (median latency, ten looks a second). The bound
-is the one that the control plane gives such a release (`serving.core.bounds.bounds_of`).
+is the one that the control plane gives such a release (`serving.traffic.core.bounds.bounds_of`).
 
 Printed: good answers (200 or OK within 250 ms) in percent of the capacity; what was shed, and how fast, as its callers saw it (on the same
 cores as everything else) and as the gateway counted it; what else was no answer; how good the answers were after the burst, and from
@@ -36,10 +36,10 @@ django.setup()
 
 from django.conf import settings  # noqa: E402
 
-from serving.core.bounds import bounds_of  # noqa: E402
-from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import Arm, ServerAddress  # noqa: E402
 from serving.ports import ArmCounters  # noqa: E402
+from serving.traffic.core.bounds import bounds_of  # noqa: E402
+from serving.traffic.core.request_limits import Limits  # noqa: E402
+from serving.traffic.core.routes import Arm, ServerAddress  # noqa: E402
 from tests.contracts.serving_models import MemoryBlobs  # noqa: E402
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig, wait_until  # noqa: E402
 from tests.support.rigs.overload_rig import (  # noqa: E402

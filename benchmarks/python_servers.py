@@ -29,8 +29,8 @@ import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 from tritonclient.grpc import service_pb2  # noqa: E402
 
-from serving.core.request_limits import Limits  # noqa: E402
-from serving.core.routes import Arm  # noqa: E402
+from serving.traffic.core.request_limits import Limits  # noqa: E402
+from serving.traffic.core.routes import Arm  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig  # noqa: E402
 from tests.support.rigs.kserve_rig import kserve  # noqa: E402

@@ -30,8 +30,8 @@ import numpy as np
 
 django.setup()
 
-from serving.control_plane.request_guard import MODEL_HEADER  # noqa: E402
-from serving.control_plane.virtual_hosts import RETRY_ON  # noqa: E402
+from serving.traffic.control_plane.request_guard import MODEL_HEADER  # noqa: E402
+from serving.traffic.control_plane.virtual_hosts import RETRY_ON  # noqa: E402
 from tests.support.rigs.gateway_rig import MODEL, Rig, Traffic, rig  # noqa: E402
 from tests.support.rigs.hostile_rig import METHOD, Servers, servers  # noqa: E402
 from tests.support.servers.hostile import GOOD, good_message, message, packed, raw, tensor  # noqa: E402
@@ -59,7 +59,7 @@ def gateways(both: Servers, folder: Path) -> Iterator[dict[str, Rig]]:
     """The same servers behind a gateway that reads, and one that does not."""
     folder.mkdir()
     both.parts.apply(None, stable=both.arm("r1"))  # has its listener before the other one is made without a guard
-    with mock.patch("serving.control_plane.listener.request_guard", no_guard), rig(folder) as without:
+    with mock.patch("serving.traffic.control_plane.listener.request_guard", no_guard), rig(folder) as without:
         without.apply(None, stable=both.arm("r1"))
         yield {"with": both.parts, "without": without}
 
@@ -145,7 +145,7 @@ BEFORE = "5xx,reset,connect-failure,refused-stream,retriable-headers,retriable-s
 def deaths(both: Servers, times: int, retry_on: str) -> str:
     """Kills the candidate's server under traffic, so often; what users lost."""
     lost, asked = Counter[str](), 0
-    with mock.patch("serving.control_plane.virtual_hosts.RETRY_ON", retry_on):
+    with mock.patch("serving.traffic.control_plane.virtual_hosts.RETRY_ON", retry_on):
         for _ in range(times):
             both.split(5000)
             traffic = Traffic(both.parts.envoy, clients=8, pause_s=0.0, body=GOOD, message=good_message(MODEL))

@@ -23,7 +23,7 @@ import numpy as np
 
 django.setup()
 
-from serving.core.routes import Arm  # noqa: E402
+from serving.traffic.core.routes import Arm  # noqa: E402
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, Traffic, rig  # noqa: E402
 from tests.support.servers.stub_server import Backend  # noqa: E402
 

@@ -39,11 +39,11 @@ def timed(act: Callable[[], Any]) -> float:
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     from django.db import connection
 
-    from serving.core.buckets import EDGES_US
     from serving.models import Environment, TrafficSeries
     from serving.traffic.actions.keeping import pack_hour
     from serving.traffic.actions.partitions import make_partitions
     from serving.traffic.actions.recorder import _RELEASE, _WRITE
+    from serving.traffic.core.buckets import EDGES_US
     from serving.traffic.queries.series import series_of
     from tests.support.worlds.factories import make_environment, make_model
 

@@ -6,7 +6,7 @@ and each candidate: in how many pairs both rollouts ended alike, and the median 
 First the program makes each of the attacker's calls once, through a real gateway to a real Triton. It records the lines that this
 call adds to Envoy's page of statistics (`--lines` prints them).
 Then users are simulated as in `benchmarks.calibration.ordinary`, and the attacker's lines
-go through the product's own reader (`serving.adapters.envoy_stats`, the outcome table) and the engine's conversion.
+go through the product's own reader (`serving.traffic.adapters.envoy_stats`, the outcome table) and the engine's conversion.
 
 Premise: an attacker changes nothing but counts, and for forced calls the time of users who wait behind them. Calls for which the model
 runs are left out: they are evidence as users' are, also those that the gateway puts right (gRPC without `te`), and requests that take
@@ -46,7 +46,7 @@ from benchmarks.calibration.traffic import EDGES_MS, SLOW, Latency  # noqa: E402
 from rollouts.core.counter_deltas import Reading  # noqa: E402
 from rollouts.core.rules.forced_calls import ForcedCalls  # noqa: E402
 from rollouts.engine.gateway_counters import _reading  # noqa: E402
-from serving.adapters.envoy_stats import Series, parse  # noqa: E402
+from serving.traffic.adapters.envoy_stats import Series, parse  # noqa: E402
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Rig, wait_until  # noqa: E402
 from tests.support.rigs.hostile_rig import METHOD, Servers, servers  # noqa: E402
 from tests.support.servers.hostile import GOOD, good_message, message, packed, raw  # noqa: E402

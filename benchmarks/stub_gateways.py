@@ -18,8 +18,8 @@ import grpc
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest as Request
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as Response
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
-from serving.control_plane.server import OPTIONS, SERVICE
+from serving.traffic.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
+from serving.traffic.control_plane.server import OPTIONS, SERVICE
 
 Taken = tuple[float, str, str, int]
 

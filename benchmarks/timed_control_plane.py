@@ -23,8 +23,8 @@ django.setup()
 
 from django.core.management import call_command  # noqa: E402
 
-from serving.control_plane import plane, store  # noqa: E402
 from serving.management.commands import control_plane as command  # noqa: E402
+from serving.traffic.control_plane import plane, store  # noqa: E402
 
 notes: defaultdict[str, list[tuple[float, Any]]] = defaultdict(list)
 

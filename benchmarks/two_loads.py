@@ -40,7 +40,7 @@ class Loads:
     """Two running servers, and the load gate on each."""
 
     def __init__(self, launcher: Any, blobs: Any, seconds: float) -> None:
-        from serving.adapters.triton import TritonServer
+        from serving.servers.adapters.triton import TritonServer
         from tests.contracts import serving_models as made
         from validators.core.policy import parse_policy
         from validators.execution.gates import GateContext

@@ -31,8 +31,8 @@ django.setup()
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from serving.adapters.triton import TritonServer  # noqa: E402
-from serving.agent.warmup import warm_up  # noqa: E402
+from serving.servers.adapters.triton import TritonServer  # noqa: E402
+from serving.targets.agent.warmup import warm_up  # noqa: E402
 from tests.contracts import serving_models as made  # noqa: E402
 from tests.support.rigs.triton_rig import local_launcher, start  # noqa: E402
 

@@ -15,7 +15,7 @@ class RolloutsConfig(AppConfig):
         from rollouts.queries import release_outcome
         from rollouts.queries.release_usage import awaited_candidates, release_needs, release_usages
         from rollouts.queries.rolled_back import rolled_back
-        from serving.hooks.needs import register_need_source
+        from serving.targets.hooks.needs import register_need_source
 
         register_policy_validator("objectives", check_objectives)
         register_policy_validator("rollout_policy", parse_policy)

@@ -8,8 +8,8 @@ class ServingConfig(AppConfig):
     def ready(self) -> None:
         from registry.hooks.code_runs import register_code_source
         from registry.hooks.usage import register_usage_source
-        from serving.queries.code_runs import code_runs
-        from serving.queries.release_usage import release_usages
+        from serving.targets.queries.code_runs import code_runs
+        from serving.targets.queries.release_usage import release_usages
 
         register_usage_source("serving", release_usages)
         register_code_source(code_runs)

@@ -9,17 +9,17 @@ from pathlib import Path
 from django.conf import settings
 
 from registry.storage import store
-from serving.adapters.dcgm import read_dcgm
-from serving.adapters.prometheus import Prometheus
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
-from serving.agent.server_shim import is_locked
-from serving.agent.static_launcher import StaticLauncher
-from serving.core.gpu import GpuReading
-from serving.core.static_servers import StaticServer
 from serving.models import ListedServer
 from serving.ports import CounterHistory, ExternalMetrics, RunningServer
-from serving.servers import Client, client_of
+from serving.servers.clients import Client, client_of
+from serving.targets.adapters.dcgm import read_dcgm
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.server_shim import is_locked
+from serving.targets.agent.static_launcher import StaticLauncher
+from serving.targets.core.gpu import GpuReading
+from serving.targets.core.static_servers import StaticServer
+from serving.traffic.adapters.prometheus import Prometheus
 
 
 def static_launcher(server: ListedServer, blobs: BlobCache) -> StaticLauncher:

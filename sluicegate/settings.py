@@ -16,8 +16,8 @@ from registry.core.capabilities import KINDS, State
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from rollouts.core.lifecycle import RolloutState
-from serving.core.addresses import LOOPBACK, TlsFiles, why_not_served_at
-from serving.core.gateway_standing import Standing
+from serving.environments.core.addresses import LOOPBACK, TlsFiles, why_not_served_at
+from serving.traffic.core.gateway_standing import Standing
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent

@@ -66,7 +66,7 @@ def _give_one_look() -> None:
 
 def _take_ports(config: pytest.Config) -> None:
     """This process and those that it starts choose ports that no other worker chooses."""
-    from serving.agent import server_ports
+    from serving.targets.agent import server_ports
     from sluicegate.stack import tcp_ports
 
     mine = workers.ports(config, tcp_ports.CHOICES)

@@ -19,5 +19,5 @@ def test_the_table_has_no_sentence_that_nothing_writes() -> None:
 def test_a_new_sentence_is_found() -> None:
     found = sentences()
     assert found["{} was promoted over it."].startswith("rollouts/actions/engine_effects.py:")
-    assert found["it once served, so it is tried again"].startswith("serving/agent/reconciler.py:")
+    assert found["it once served, so it is tried again"].startswith("serving/targets/agent/reconciler.py:")
     assert found["Every gateway has acknowledged weight 0."].startswith("rollouts/actions/engine_effects.py:")

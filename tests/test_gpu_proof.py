@@ -249,7 +249,7 @@ class Absent:
             raise ImportError(name)
 sys.meta_path.insert(0, Absent())
 import benchmarks.gpu_proof.child, benchmarks.gpu_proof.cli, benchmarks.gpu_proof.machine, benchmarks.gpu_proof.report
-import tests.support.fakes.nvml, serving.adapters.cuda, validators.execution.runners.generator
+import tests.support.fakes.nvml, serving.targets.adapters.cuda, validators.execution.runners.generator
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -265,7 +265,7 @@ def test_the_parts_that_start_it_need_the_standard_library_alone() -> None:
 
 def test_a_recording_that_it_writes_is_replayed_as_it_was_read(tmp_path: Path) -> None:
     """`tests/contracts/test_nvml.py` plays every recording in its folder."""
-    from serving.agent.gpu_reader import GpuReader
+    from serving.targets.agent.gpu_reader import GpuReader
 
     frames = record(1, RecordedLibrary(recording("well")))
     found = write_recording(tmp_path / "card.json", frames)

@@ -18,8 +18,8 @@ import pytest
 from benchmarks.gpu_proof.outcome import Step, Verdict, attempt
 from benchmarks.gpu_proof.scene import Config, Meter, Scene
 from benchmarks.gpu_proof.steps import clean, device, pair, xid
-from serving.adapters import cuda
-from serving.core.gpu import Gpu, GpuReading
+from serving.targets.adapters import cuda
+from serving.targets.core.gpu import Gpu, GpuReading
 from tests.support.fakes import nvml
 from tests.support.fakes.cuda import FakeCudaLibrary
 from validators.core.gpu_checks import Finding

@@ -15,7 +15,7 @@ from accounts.queries import people
 from ledger.core.errors import NotFound
 from registry.queries.search import find_models, find_releases
 from rollouts.queries.rollouts import find_rollout
-from serving.queries.inventory import all_environments
+from serving.environments.queries.inventory import all_environments
 from validators.models import GateRun
 from validators.queries import visible_gate_run
 from web.error_codes import error_codes

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from ledger.adapters.deadline_http import DeadlineConnection, shown
 from registry.storage import FolderStore, adapter
-from serving.adapters.prometheus import query_status
+from serving.traffic.adapters.prometheus import query_status
 
 WITHIN_S = 3.0
 _STEP_S = 1.5

@@ -14,8 +14,8 @@ from ledger.models import Lease
 from ledger.queries import clock
 from ledger.queries.leases import leases, queue_depth
 from rollouts.queries.rollouts import tick_ages
-from serving.queries.gateways import GatewayState, gateway_states
-from serving.queries.inventory import nodes
+from serving.environments.queries.inventory import nodes
+from serving.traffic.queries.gateways import GatewayState, gateway_states
 
 #: Engine and scheduler are expected in every installation; whoever else leads something is shown as it is found.
 _EXPECTED = ("engine", "scheduler")

@@ -15,7 +15,7 @@ from benchmarks.gpu_proof.parts import ROOT
 
 def machine() -> dict[str, Any]:
     """{"card", "cards", "driver", "cuda", "is_virtual", "cores", "cpu", "memory_mib", "python", "torch", "numpy", "glibc"}."""
-    from serving.agent.hardware import hardware
+    from serving.targets.agent.hardware import hardware
 
     found = hardware()
     cards, labels = found["gpus"] or [], found.get("labels") or {}

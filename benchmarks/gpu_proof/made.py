@@ -30,7 +30,7 @@ _MEMORY = {"numpy": {"host": 512, "gpu": 0}, "torch": {"host": 6144, "gpu": 8192
 
 @dataclass
 class Blobs:
-    """Implements `serving.agent.blob_cache.BlobReader` in memory."""
+    """Implements `serving.targets.agent.blob_cache.BlobReader` in memory."""
 
     data: dict[str, bytes] = field(default_factory=dict)
 

@@ -33,7 +33,7 @@ def _modules(venv: Path) -> str:
 
 def _triton(venv: Path) -> str:
     """The server's files, and the libpython that the stub of its python backend links to."""
-    from serving.agent import runtime_image
+    from serving.targets.agent import runtime_image
 
     try:
         runtime_image.describe(venv)

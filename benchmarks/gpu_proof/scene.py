@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_proof.made import Blobs, Maker, launch_spec
-from serving.adapters.triton import TritonServer
-from serving.agent import runtime_image, warmup
-from serving.agent.blob_cache import BlobCache
-from serving.agent.gpu_reader import GpuReader
-from serving.agent.launcher import LocalLauncher
-from serving.agent.process_use import families_of, use_of
-from serving.core.gpu import GpuReading, memory_by_server, with_servers
-from serving.core.use import Reading
 from serving.ports import PreparedRequests, RunningServer
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent import runtime_image, warmup
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.process_use import families_of, use_of
+from serving.targets.core.gpu import GpuReading, memory_by_server, with_servers
+from serving.targets.core.use import Reading
 from validators.core import full_server
 from validators.core.gpu_checks import Watch, Window
 from validators.core.inputs import Arrays

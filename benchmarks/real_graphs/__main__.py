@@ -27,8 +27,8 @@ import yaml
 from benchmarks.real_graphs.catalogue import GRAPHS, RealGraph, shapes
 from registry.core.formats import inspect
 from registry.core.serving import sent_dims
-from serving.adapters.triton import TritonServer
-from serving.core.made_up import NUMPY_TYPES
+from serving.servers.adapters.triton import TritonServer
+from serving.servers.core.made_up import NUMPY_TYPES
 from sluicegate.cli.check import checked
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import Shop

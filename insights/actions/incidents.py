@@ -22,7 +22,7 @@ from rollouts.actions.preconditions import require_reason
 from rollouts.core.watch.sequential_test import PAGE
 from rollouts.queries.alarms import loud_alarms
 from serving.models import Environment
-from serving.queries.routes import route_of
+from serving.traffic.queries.routes import route_of
 
 log = structlog.get_logger(__name__)
 ALARMS = Actor.system("alarms")

@@ -15,7 +15,7 @@ from accounts.api.requests import actor_of
 from accounts.core.instants import EXAMPLES
 from insights.queries.diagnosis import explain
 from registry.queries import visible_model
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
 
 
 class HypothesisOut(serializers.Serializer[Any]):

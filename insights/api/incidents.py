@@ -18,7 +18,7 @@ from insights.core.incident import IncidentState
 from insights.models import Incident
 from insights.queries.incidents import get_incident, incidents_for, timeline
 from registry.queries import visible_model
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
 
 
 class IncidentRow(serializers.ModelSerializer[Incident]):

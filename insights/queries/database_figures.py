@@ -17,11 +17,11 @@ from rollouts.core.lifecycle import ACTIVE
 from rollouts.core.recent_traffic import MINUTES, RecentTraffic
 from rollouts.models import DecisionRecord, Observation, Rollout, TrafficRecord
 from rollouts.queries.alarms import every_watched_route, loud_alarms, objectives_now
-from serving.core.gpu import Gpu, reading_of
 from serving.models import Gateway, Node, Replica, Route
-from serving.queries.endpoints import answering
-from serving.queries.fleet import why_unread
-from serving.queries.routes import acknowledgements
+from serving.targets.core.gpu import Gpu, reading_of
+from serving.targets.queries.fleet import why_unread
+from serving.traffic.queries.endpoints import answering
+from serving.traffic.queries.routes import acknowledgements
 from validators.models import GateResult
 
 _GAUGE, _COUNTER, _HISTOGRAM = FigureType.GAUGE, FigureType.COUNTER, FigureType.HISTOGRAM

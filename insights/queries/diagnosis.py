@@ -26,8 +26,8 @@ from rollouts.core.recent_traffic import MINUTES, RecentTraffic
 from rollouts.core.tenant_traffic import TenantTraffic
 from rollouts.queries.traffic import kept_traffic
 from serving.models import Environment
-from serving.queries.endpoints import standing_at
-from serving.queries.routes import route_of
+from serving.traffic.queries.endpoints import standing_at
+from serving.traffic.queries.routes import route_of
 from serving.traffic.queries.series import minutes_of
 from validators.queries.capacity import proven_per_s
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from registry.models import Release, ServedModel
 from rollouts.queries.alarms import live_alarms
 from rollouts.queries.traffic import lately_of
+from serving.environments.queries.inventory import log_of, replicas_of
 from serving.models import Environment
-from serving.queries.inventory import log_of, replicas_of
 
 #: Characters of a server's log: the end of it.
 LOG_MOST: Final = 16_000

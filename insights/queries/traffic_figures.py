@@ -9,9 +9,9 @@ import structlog
 
 from insights.core.figures import Buckets, Figure, FigureType, Values
 from registry.models import Release
-from serving.core.buckets import EDGES_US
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
+from serving.traffic.core.buckets import EDGES_US
 
 log = structlog.get_logger(__name__)
 #: A gateway that takes longer is left out of this reading.

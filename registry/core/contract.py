@@ -13,7 +13,7 @@ from registry.core.timeouts import of_objectives
 from registry.core.traffic import TRAFFIC_POLICY, contradictions
 
 CONTRACT: Final = Record({"inputs": may(ListOf(TENSOR, most=200), []), "outputs": may(ListOf(TENSOR, most=200), [])})
-_LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.core.request_limits.Limits
+_LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.traffic.core.request_limits.Limits
 _WAIT: Final = Number(above=True, most=_LONGEST_S, unit="seconds")
 #: Models have pages at /models/<name>/, and these are others.
 _TAKEN: Final = frozenset({"new"})

@@ -7,7 +7,7 @@ from django.db import transaction
 from rollouts.actions.engine_effects import lock_as_read
 from rollouts.actions.tick_records import ENGINE
 from rollouts.models import Rollout
-from serving.actions.routes import refuse_forced
+from serving.traffic.actions.routes import refuse_forced
 
 
 @transaction.atomic

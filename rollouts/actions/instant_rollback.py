@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
+from serving.environments.actions.locks import lock_open, lock_routes
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import enqueue
@@ -28,10 +29,10 @@ from rollouts.queries.undo_window import (
     release_before,
     serves,
 )
-from serving.actions.routes import lock_open, lock_routes, set_route
 from serving.models import Environment
-from serving.queries.endpoints import answers
-from serving.queries.routes import route_of
+from serving.traffic.actions.routes import set_route
+from serving.traffic.queries.endpoints import answers
+from serving.traffic.queries.routes import route_of
 
 S = RolloutState
 _ACTIVE = sorted(state.value for state in ACTIVE)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
+from serving.environments.actions.locks import lock_routes
 
 from accounts.core.access import Actor, Verb
 from ledger.core.errors import StateChanged
@@ -31,8 +32,8 @@ from rollouts.core.policy import Policy, Step
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from rollouts.queries.target import is_stable_gone
-from serving.actions.routes import lock_routes, set_route
-from serving.queries.endpoints import answers
+from serving.traffic.actions.routes import set_route
+from serving.traffic.queries.endpoints import answers
 
 S = RolloutState
 _FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})

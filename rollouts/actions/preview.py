@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.conf import settings
+from serving.targets.platforms import platform_of
 
 from accounts.core.access import Actor, Verb, may, require
 from accounts.core.quantities import weight_text
@@ -43,12 +44,11 @@ from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.target import who_replaces
 from rollouts.queries.traffic import Traffic, supposed
-from serving.core.sleep_lifecycle import SleepState
+from serving.environments.core.sleep_lifecycle import SleepState
 from serving.models import Environment
-from serving.queries.routes import WarmRoute, warm_route
-from serving.queries.sleep import sleep_of
-from serving.targets import platform_of
 from serving.targets.port import Forecast
+from serving.targets.queries.sleep import sleep_of
+from serving.traffic.queries.routes import WarmRoute, warm_route
 from serving.wiring import external_metrics
 from validators.queries import closest_report
 from validators.queries.entry import advice_of

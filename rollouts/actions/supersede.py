@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
+from serving.environments.actions.locks import lock_routes
 
 from accounts.core.access import Actor, Verb, require
 from ledger.core.errors import Invalid, StateChanged
@@ -15,7 +16,6 @@ from rollouts.actions.start import admit, create
 from rollouts.actions.transitions import drain_release
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
-from serving.actions.routes import lock_routes
 
 S = RolloutState
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils import timezone
+from serving.environments.actions.locks import lock_routes
+from serving.targets.platforms import platform_of
 
 from accounts.core.access import Actor
 from ledger.actions import append_event
@@ -15,8 +17,7 @@ from registry.models import Release
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import DecisionRecord, Rollout
-from serving.actions.routes import lock_routes, refuse_forced, set_route
-from serving.targets import platform_of
+from serving.traffic.actions.routes import refuse_forced, set_route
 
 S = RolloutState
 #: Where somebody may have to be called: the event says whom, for mails and webhooks.

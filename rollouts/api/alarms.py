@@ -21,7 +21,7 @@ from rollouts.core.watch.sequential_test import TIERS
 from rollouts.core.watch.watched import Standing
 from rollouts.models import Alarm
 from rollouts.queries.alarms import alarms_for, get_alarm, watched_in
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
 
 
 class AlarmOut(serializers.ModelSerializer[Alarm]):

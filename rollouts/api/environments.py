@@ -16,8 +16,8 @@ from registry.queries import visible_models
 from rollouts.actions.retiring import plan_removal, remove_environment, restore_environment
 from serving.api.environments import EnvironmentOut
 from serving.api.plans import PlannedIn, PlanOut
-from serving.core.reasons import LONGEST_REASON
-from serving.queries import get_environment, get_environment_with_routes
+from serving.environments.core.reasons import LONGEST_REASON
+from serving.targets.queries import get_environment, get_environment_with_routes
 
 
 class RemovalOut(PlanOut):

@@ -36,8 +36,8 @@ from rollouts.core.judgement import (
 )
 from rollouts.engine.judged_history import readings_since
 from rollouts.queries.prometheus_guards import NOT_CONFIGURED
-from serving.core.promql import MOST_CHARACTERS
 from serving.ports import CounterQuery
+from serving.traffic.core.promql import MOST_CHARACTERS
 from serving.wiring import counter_history
 
 _DEFAULT = JudgeQuestion(has_stable=True)

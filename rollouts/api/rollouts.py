@@ -34,7 +34,7 @@ from rollouts.api.serializers import (
 from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.replay import replayed
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
 
 _REPLAY = [OpenApiParameter("preset", str, description="careful, standard, fast; without one, the model's own policy")]
 _FILTERS = [OpenApiParameter(name, str) for name in ("model", "environment", "state")]

@@ -20,7 +20,7 @@ from ledger.models import Event
 from ledger.queries import events
 from registry.queries import visible_model
 from rollouts.queries import serving_history
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
 
 _AT = OpenApiParameter("at", str, description=f"{EXAMPLES}; now if left out")
 

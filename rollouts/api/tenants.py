@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from accounts.api.requests import actor_of
 from registry.queries import visible_model
 from rollouts.queries.tenants import tenants_view
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
 
 
 class TenantOut(serializers.Serializer[Any]):

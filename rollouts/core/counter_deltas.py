@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serving.core.routes import SLOTS
+from serving.traffic.core.routes import SLOTS
 
 ERRORS = "errors"  # counted for every rollout, guarded or not
 #: Counters beside those of the guards: failed requests that a second attempt on stable answered, and those that failed again;

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import FULL_BP, Policy
-from serving.core.replicas import share_of
+from serving.environments.core.replicas import share_of
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ from rollouts.core.presets import (
     ROLL_BACK_OVER,
 )
 from rollouts.core.rules.table import SETTINGS
-from serving.core.buckets import EDGES_US
-from serving.core.promql import mistakes
+from serving.traffic.core.buckets import EDGES_US
+from serving.traffic.core.promql import mistakes
 
 MOST_FOLLOWED = 256  # policies of rollouts that this process remembers as they are followed
 _SECONDS = Number(0, 30 * 86_400, unit="seconds")

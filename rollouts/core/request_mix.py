@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from serving.core.buckets import SIZE_EDGES
+from serving.traffic.core.buckets import SIZE_EDGES
 
 #: The counters of requests larger than each edge, among an arm's other counters.
 SIZES = tuple(f"bytes_{edge}" for edge in SIZE_EDGES)

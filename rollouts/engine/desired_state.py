@@ -13,10 +13,10 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.rules.forced_calls import ForcedCalls
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
-from serving.core.endpoints import EndpointState
+from serving.environments.core.endpoints import EndpointState
 from serving.models import Route
-from serving.queries.routes import Ack, acknowledged
-from serving.queries.sleep import sleep_of
+from serving.targets.queries.sleep import sleep_of
+from serving.traffic.queries.routes import Ack, acknowledged
 
 #: A failed replica is asked for again this often.
 RETRY_S = 10.0

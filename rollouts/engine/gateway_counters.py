@@ -23,11 +23,11 @@ from rollouts.core.decision import Code
 from rollouts.core.policy import Policy
 from rollouts.core.request_mix import OF_CLASS, SIZES
 from rollouts.models import Rollout
-from serving.adapters.counter_readers import StatsPage
-from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.routes import SLOTS
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters
+from serving.traffic.adapters.counter_readers import StatsPage
+from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES
+from serving.traffic.core.routes import SLOTS
 
 
 @dataclass(frozen=True)

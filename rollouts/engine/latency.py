@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from rollouts.actions.latency_records import record_latency
 from rollouts.core.latency import NOTHING, OpenWindow, Seen, classes_of, window_s
 from rollouts.models import Rollout
-from serving.adapters.counter_readers import StatsPage
 from serving.ports import ArmCounters
+from serving.traffic.adapters.counter_readers import StatsPage
 
 
 class LatencyRecorder:

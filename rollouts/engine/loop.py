@@ -44,10 +44,10 @@ from rollouts.engine.timings import DEFAULT_LIMITS, DEFAULT_TIMINGS, EngineLimit
 from rollouts.engine.wakeup import Wakeup
 from rollouts.engine.world import EngineCache, RolloutEntry, WorldState, gateways_of, load_world
 from rollouts.queries import ended_to_settle
-from serving.actions.routes import lift_fences
-from serving.adapters.counter_readers import CounterReaders, StatsPage
 from serving.models import Gateway
 from serving.ports import HostCounters, TrafficCounters
+from serving.traffic.actions.routes import lift_fences
+from serving.traffic.adapters.counter_readers import CounterReaders, StatsPage
 
 log = structlog.get_logger(__name__)
 S = RolloutState

@@ -23,7 +23,7 @@ from rollouts.models import Rollout
 from rollouts.queries.headroom import proven_rates
 from serving.models import Gateway
 from serving.ports import GatewayError, HostCounters, HostCounts
-from serving.queries.endpoints import names_of
+from serving.traffic.queries.endpoints import names_of
 
 log = structlog.get_logger(__name__)
 #: By gateway, and there by host and port.

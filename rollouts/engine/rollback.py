@@ -25,7 +25,7 @@ from rollouts.engine.gateway_counters import CounterSnapshot
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
 from serving.models import Route
-from serving.queries.routes import Ack, acknowledged
+from serving.traffic.queries.routes import Ack, acknowledged
 
 log = structlog.get_logger(__name__)
 S = RolloutState

@@ -23,7 +23,7 @@ from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.queries.headroom import proven_rates
 from serving.models import Gateway
 from serving.ports import HostCounters, HostCounts
-from serving.queries.endpoints import names_of, running
+from serving.traffic.queries.endpoints import names_of, running
 
 log = structlog.get_logger(__name__)
 #: Another in the place of the odd one is asked for again this often, where none was to be had; and a gateway that did not tell, too.

@@ -24,8 +24,8 @@ from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from rollouts.models import TrafficRecord as Row
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters, TrafficCounters
-from serving.queries import gateways_in
-from serving.queries.routes import all_routes
+from serving.targets.queries import gateways_in
+from serving.traffic.queries.routes import all_routes
 
 log = structlog.get_logger(__name__)
 #: Number of models that are watched at a time; the others take their turn after TURN_S.

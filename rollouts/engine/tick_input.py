@@ -23,8 +23,8 @@ from rollouts.queries.headroom import proven_rates
 from rollouts.queries.obstacles import report_problem
 from rollouts.queries.prober_tallies import STALE_S
 from rollouts.queries.stable_odd import stable_odd_of
-from serving.core.hardware import difference as hardware_difference
-from serving.queries.endpoints import ReleaseStanding
+from serving.targets.core.hardware import difference as hardware_difference
+from serving.traffic.queries.endpoints import ReleaseStanding
 
 S = RolloutState
 

@@ -29,9 +29,9 @@ from rollouts.queries import active_rollouts, active_rows
 from rollouts.queries.approvals import ahead_of, approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
 from serving.models import Gateway, Route
-from serving.queries import environments_by_id, gateways_in
-from serving.queries.endpoints import Place, ReleaseStanding, standing_of
-from serving.queries.routes import Ack, acknowledgements, routes_between
+from serving.targets.queries import environments_by_id, gateways_in
+from serving.traffic.queries.endpoints import Place, ReleaseStanding, standing_of
+from serving.traffic.queries.routes import Ack, acknowledgements, routes_between
 
 S = RolloutState
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rollouts.prober.prober import Prober
 from rollouts.prober.requests import MAX_BODY_BYTES
-from serving.control_plane.virtual_hosts import MIRROR_HEADER, MIRROR_SECRET_HEADER
+from serving.traffic.control_plane.virtual_hosts import MIRROR_HEADER, MIRROR_SECRET_HEADER
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -16,8 +16,8 @@ from rollouts.prober.requests import GRPC_PATH, HTTP_PATH, Question, Unusable, r
 from rollouts.prober.servers import Servers
 from rollouts.prober.tallies import Example, Tallies
 from rollouts.prober.targets import Target
-from serving.core.routes import ServerAddress
 from serving.ports import InferenceError
+from serving.traffic.core.routes import ServerAddress
 
 log = structlog.get_logger(__name__)
 #: Comparisons at once: in all; and of one rollout, those that wait and those that run, so that one hung candidate cannot starve the others.

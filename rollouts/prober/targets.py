@@ -18,10 +18,10 @@ from registry.queries import manifest_of, model_by_id
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.shadow import Rule
 from rollouts.models import Mismatch, Rollout
-from serving.core.routes import ServerAddress
-from serving.queries.endpoints import answering
-from serving.queries.routes import all_routes, routes_between
-from serving.queries.time_limits import limits_of
+from serving.traffic.core.routes import ServerAddress
+from serving.traffic.queries.endpoints import answering
+from serving.traffic.queries.routes import all_routes, routes_between
+from serving.traffic.queries.time_limits import limits_of
 from validators.core.contract import tensors_of
 from validators.core.policy import Policy, stored_policy
 from validators.queries.model_policy import policy_of

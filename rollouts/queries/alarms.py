@@ -23,9 +23,9 @@ from rollouts.core.watch.sequential_test import PAGE
 from rollouts.core.watch.undo import ObjectiveResult, UndoVerdict, undo_verdict
 from rollouts.core.watch.watched import Standing, Watched
 from rollouts.models import Alarm, Rollout, WatchRecord
+from serving.environments.queries.reporting import reports_since
 from serving.models import Environment, Route
-from serving.queries.reporting import reports_since
-from serving.queries.routes import all_routes, every_route, model_routes
+from serving.traffic.queries.routes import all_routes, every_route, model_routes
 from validators.core.policy import asks_golden_set
 
 #: Counts that are older than this, in seconds, are not shown: the watch writes them each minute.

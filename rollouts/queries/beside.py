@@ -14,8 +14,8 @@ from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.traffic import FRESH_FOR, Traffic, counted, traffic_from
+from serving.environments.queries.inventory import one_environment
 from serving.models import Environment
-from serving.queries.inventory import one_environment
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from rollouts.core.tick import Tick
 from rollouts.models import Rollout
-from serving.queries.request_examples import candidates_own
-from serving.queries.time_limits import limits_of
+from serving.traffic.queries.request_examples import candidates_own
+from serving.traffic.queries.time_limits import limits_of
 
 #: A gateway's counters show an attempt this long after its end at the latest.
 _COUNTED_WITHIN = timedelta(seconds=0.5)

@@ -18,10 +18,10 @@ from registry.models import ServedModel
 from rollouts.core.recent_traffic import NOW_WITHIN_S
 from rollouts.models import TrafficRecord
 from rollouts.queries.alarms import alarm_column
+from serving.environments.queries.reporting import reports_since
 from serving.models import Route
-from serving.queries.endpoints import with_answering
-from serving.queries.reporting import reports_since
-from serving.queries.routes import model_routes
+from serving.traffic.queries.endpoints import with_answering
+from serving.traffic.queries.routes import model_routes
 
 #: Gateways whose last read is older than this are unread: the engine writes more often.
 READ_WITHIN: Final = timedelta(seconds=NOW_WITHIN_S)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rollouts.core.engine_state import EngineState
 from rollouts.core.headroom import Headroom
 from rollouts.models import Rollout
-from serving.core.admission import Proof
-from serving.queries.admission import looked_for_in
-from serving.queries.endpoints import ReleaseStanding, standing_of
+from serving.traffic.core.admission import Proof
+from serving.traffic.queries.admission import looked_for_in
+from serving.traffic.queries.endpoints import ReleaseStanding, standing_of
 from validators.queries.capacity import admission_proof, proven_per_s
 
 

@@ -42,7 +42,7 @@ from rollouts.queries.approvals import (
 )
 from rollouts.queries.gateway_reads import READ_WITHIN, lost_or_unread
 from rollouts.queries.target import RollbackTarget, missing_targets
-from serving.queries.reporting import reports_since
+from serving.environments.queries.reporting import reports_since
 
 S = RolloutState
 #: What another policy loosens if the model's own, which was saved earlier, cannot be read today.

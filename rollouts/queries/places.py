@@ -16,9 +16,9 @@ from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState, outcome_of
 from rollouts.models import Alarm, Rollout
 from rollouts.queries.alarms import LIVE_ALARMS, alarms_from
 from serving.models import Environment, Route
-from serving.queries import all_environments
-from serving.queries.readiness import Readiness, readiness_from, readiness_of
-from serving.queries.route_splits import NamedRelease, RouteSplit, named_release, splits_of
+from serving.targets.queries import all_environments
+from serving.traffic.queries.readiness import Readiness, readiness_from, readiness_of
+from serving.traffic.queries.route_splits import NamedRelease, RouteSplit, named_release, splits_of
 
 S = RolloutState
 _At = tuple[int, int]  # the keys of an environment and of a model

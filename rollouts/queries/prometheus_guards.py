@@ -5,8 +5,8 @@ from __future__ import annotations
 from rollouts.core.indicators import INDICATORS, Source
 from rollouts.core.policy import Guard
 from rollouts.models import Rollout
-from serving.core.promql import fill
 from serving.ports import CounterQuery, ExternalMetrics, MetricsError
+from serving.traffic.core.promql import fill
 
 _QUERIED = frozenset(one.name for one in INDICATORS.values() if one.source is Source.PROMETHEUS)
 NOT_CONFIGURED = "there is no Prometheus to ask: set PROMETHEUS_URL"

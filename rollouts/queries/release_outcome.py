@@ -12,7 +12,7 @@ from registry.core.release_filter import Condition, FieldKind, Operator
 from registry.models import Release
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import Rollout
-from serving.queries.routes import all_routes
+from serving.traffic.queries.routes import all_routes
 
 FIELDS: Final = {"outcome": FieldKind.TEXT, "serves": FieldKind.TEXT}
 #: An outcome beside the states of a rollout: its newest one has not ended.

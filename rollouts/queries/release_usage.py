@@ -13,7 +13,7 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import aborted_take_overs
 from serving.models import Environment
-from serving.queries.routes import is_routed
+from serving.traffic.queries.routes import is_routed
 
 
 def is_in_use(release: Release, environment: Environment) -> bool:
@@ -31,7 +31,7 @@ def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, st
 
 
 def release_needs(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, int, str]]:
-    """As `serving.hooks.needs.NeedSource`: both arms of live rollouts, and the release before while
+    """As `serving.targets.hooks.needs.NeedSource`: both arms of live rollouts, and the release before while
     one step goes back to it."""
     live = Q(state__in=sorted(state.value for state in ACTIVE))
     warm = Q(state=RolloutState.PROMOTED, undo_until__gt=timezone.now())
@@ -51,6 +51,6 @@ def release_needs(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, int
 
 
 def awaited_candidates() -> Iterator[tuple[UUID, int]]:
-    """Candidates in preparation, by age of their rollout; a `serving.hooks.needs.AwaitedSource`."""
+    """Candidates in preparation, by age of their rollout; a `serving.targets.hooks.needs.AwaitedSource`."""
     rows = Rollout.objects.filter(state=RolloutState.PREPARING).order_by("pk")
     yield from rows.values_list("candidate_id", "environment_id")

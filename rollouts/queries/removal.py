@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ledger.core.errors import DomainError, StateChanged
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import Rollout
-from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.models import Environment
-from serving.queries.removal import environments_resting_on, gateways_that_speak
+from serving.targets.queries.removal import environments_resting_on, gateways_that_speak
+from serving.traffic.core.gateway_standing import SEEN_WITHIN_S
 from validators.queries.gate_runs import under_way_in
 
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
 from rollouts.models import Rollout
 from serving.models import RequestExample
-from serving.queries.request_examples import examples_of
+from serving.traffic.queries.request_examples import examples_of
 
 #: Of each arm.
 MOST_SHOWN: Final = 10

@@ -31,7 +31,7 @@ from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stag
 from rollouts.queries.obstacles import obstacle_of
 from rollouts.queries.target import target_of
 from rollouts.queries.undo_window import is_open
-from serving.queries.routes import Followed, followed_route
+from serving.traffic.queries.routes import Followed, followed_route
 
 S = RolloutState
 DECISIONS_SHOWN = 50

@@ -15,7 +15,7 @@ from registry.queries.reviews import with_comments
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import aborted_take_overs, ending_undo_windows
-from serving.queries.endpoints import answering
+from serving.traffic.queries.endpoints import answering
 
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "displaced", "report", "requested_by")
 

@@ -21,9 +21,9 @@ from ledger.queries.chain_verification import link_of
 from registry.models import ServedModel
 from registry.queries import names_by_digest
 from rollouts.models import DecisionRecord, Observation, Rollout
-from serving.core.routes import WHOLE_BP
 from serving.models import Environment, Route
-from serving.queries.routes import every_route
+from serving.traffic.core.routes import WHOLE_BP
+from serving.traffic.queries.routes import every_route
 
 #: Nothing is routed in a retired environment; brought back, it routes as it did before.
 _TURNS: Mapping[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollouts.core.rules.stable_replica import StableReplica
 from rollouts.models import Rollout
 from serving.models import Endpoint
-from serving.queries.endpoints import replica_at, replica_by
+from serving.traffic.queries.endpoints import replica_at, replica_by
 
 
 def stable_odd_of(rollout: Rollout, odd: StableReplica) -> Endpoint | None:

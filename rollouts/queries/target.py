@@ -18,9 +18,9 @@ from rollouts.core.snapshot import Observed
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from serving.models import Environment
-from serving.queries.endpoints import ReleaseStanding, is_gone, standing_at, standing_of
-from serving.queries.routes import route_of
-from serving.queries.sleep import sleep_of
+from serving.targets.queries.sleep import sleep_of
+from serving.traffic.queries.endpoints import ReleaseStanding, is_gone, standing_at, standing_of
+from serving.traffic.queries.routes import route_of
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from rollouts.core.recent_traffic import quantile
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
 from rollouts.models import TrafficRecord
 from serving.models import Environment
-from serving.queries.endpoints import ReleaseStanding, standing_of
-from serving.queries.routes import route_of
+from serving.traffic.queries.endpoints import ReleaseStanding, standing_of
+from serving.traffic.queries.routes import route_of
 from validators.queries.capacity import proven_per_s
 
 #: Rates are averages over the minutes with requests among so many whole ones.

@@ -17,8 +17,8 @@ from rollouts.core.counter_deltas import Counts
 from rollouts.core.recent_traffic import RATE_MEMORY_S, Minute, RecentTraffic, Span
 from rollouts.models import Observation, Rollout, TrafficRecord
 from rollouts.queries.gateway_reads import last_read, last_written
+from serving.environments.queries.inventory import one_environment
 from serving.models import Environment
-from serving.queries.inventory import one_environment
 
 #: Counts that are older than this say nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)

@@ -12,8 +12,8 @@ from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
 from serving.models import Environment, Route
-from serving.queries.endpoints import answers, is_gone, is_lost_stable
-from serving.queries.routes import route_of
+from serving.traffic.queries.endpoints import answers, is_gone, is_lost_stable
+from serving.traffic.queries.routes import route_of
 
 
 def last_promoted(model: ServedModel, environment: Environment) -> Rollout | None:

@@ -34,9 +34,9 @@ from rollouts.queries.alarms import live_alarms, readable_objectives
 from rollouts.queries.prober_tallies import probe_readings
 from serving.models import Gateway, Route
 from serving.ports import GatewayCounters, GatewayError, TrafficCounters
-from serving.queries import gateways_in
-from serving.queries.routes import all_routes
+from serving.targets.queries import gateways_in
 from serving.traffic.actions.recorder import Recorder
+from serving.traffic.queries.routes import all_routes
 
 log = structlog.get_logger(__name__)
 READ_TIMEOUT_S = 2.0

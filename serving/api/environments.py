@@ -14,16 +14,16 @@ from accounts.api.requests import IF_MATCH, PlainText, StrictSerializer, actor_o
 from accounts.api.responses import OnePage, versioned
 from accounts.core.access import Actor
 from registry.queries import visible_models
-from serving import queries
-from serving.actions.environments import change_environment, create_environment
 from serving.api.capabilities import StateField
 from serving.api.gateways import GatewayOut
-from serving.core.containment import of_facts
-from serving.core.platforms import PlatformKind
+from serving.environments.actions.environments import change_environment, create_environment
+from serving.environments.core.platforms import PlatformKind
 from serving.models import Environment, Route, Server
-from serving.queries.forced_key import shown_forced_key
-from serving.queries.readiness import readiness_from
-from serving.queries.runtimes import runtimes_with_states
+from serving.targets import queries
+from serving.targets.core.containment import of_facts
+from serving.targets.queries.runtimes import runtimes_with_states
+from serving.traffic.queries.forced_key import shown_forced_key
+from serving.traffic.queries.readiness import readiness_from
 
 
 class RuntimeStatesOut(serializers.Serializer[Any]):

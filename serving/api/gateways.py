@@ -13,13 +13,13 @@ from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, 
 from accounts.api.responses import OnePage, versioned
 from ledger.core.errors import Invalid
 from ledger.queries import clock
-from serving import queries
-from serving.actions.gateways import add_gateway, drain_gateway, remove_gateway, resume_gateway
-from serving.core.gateway_setup import GatewaySetup
-from serving.core.gateway_standing import Standing, standing_of
-from serving.core.reasons import LONGEST_REASON
+from serving.environments.core.reasons import LONGEST_REASON
 from serving.models import Gateway
-from serving.queries.gateways import gateway_states, get_gateway
+from serving.targets import queries
+from serving.traffic.actions.gateways import add_gateway, drain_gateway, remove_gateway, resume_gateway
+from serving.traffic.core.gateway_setup import GatewaySetup
+from serving.traffic.core.gateway_standing import Standing, standing_of
+from serving.traffic.queries.gateways import gateway_states, get_gateway
 
 
 class GatewayOut(serializers.ModelSerializer[Gateway]):

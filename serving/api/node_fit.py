@@ -14,7 +14,7 @@ from accounts.api.requests import StrictSerializer, actor_of, read_body
 from accounts.api.responses import OnePage
 from registry.api.gpu_memory import MemoryEstimateOut
 from registry.queries import visible_release
-from serving.queries.node_fit import fit_labels, fits_of
+from serving.targets.queries.node_fit import fit_labels, fits_of
 
 MOST_LABELS = 1000
 

@@ -15,7 +15,7 @@ from accounts.api.requests import (
 )
 from accounts.api.responses import OnePage
 from serving.api.gpus import GpusOut
-from serving.queries.fleet import fleet_of
+from serving.targets.queries.fleet import fleet_of
 
 
 class OnNodeOut(serializers.Serializer[Any]):

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from accounts.api.requests import StrictSerializer
-from serving.core.reasons import LONGEST_REASON
+from serving.environments.core.reasons import LONGEST_REASON
 
 
 class PlannedIn(StrictSerializer):

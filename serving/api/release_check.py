@@ -16,8 +16,8 @@ from registry.core.folder_rules import MOST_MEMBERS
 from registry.core.formats.heads import MOST_PIECES
 from registry.queries import visible_model
 from registry.queries.release_check import check_release
-from serving.queries.node_fit import DraftFits, draft_fits
-from serving.queries.runtimes import offered_runtimes
+from serving.targets.queries.node_fit import DraftFits, draft_fits
+from serving.targets.queries.runtimes import offered_runtimes
 
 
 class PieceIn(StrictSerializer):

@@ -14,14 +14,14 @@ from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, 
 from accounts.api.responses import OnePage, versioned
 from accounts.core.access import Verb, require
 from registry.queries import visible_release
-from serving.actions.replacing import replace_replica
-from serving.actions.replicas import scale_release
-from serving.core.admission import Source
-from serving.core.reasons import LONGEST_REASON
-from serving.core.replicas import MOST_REPLICAS
-from serving.queries import get_environment
-from serving.queries.admission import admissions_of
-from serving.queries.replicas import ReplicaPlan, replica_of, replica_plans
+from serving.environments.core.reasons import LONGEST_REASON
+from serving.environments.core.replicas import MOST_REPLICAS
+from serving.targets.actions.replacing import replace_replica
+from serving.targets.actions.replicas import scale_release
+from serving.targets.queries import get_environment
+from serving.targets.queries.replicas import ReplicaPlan, replica_of, replica_plans
+from serving.traffic.core.admission import Source
+from serving.traffic.queries.admission import admissions_of
 
 
 class ReplicaOut(serializers.Serializer[Any]):

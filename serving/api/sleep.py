@@ -14,12 +14,12 @@ from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, 
 from accounts.api.responses import OnePage, versioned
 from ledger.core.errors import StateChanged
 from registry.queries import visible_model
-from serving.actions.sleeping import put_to_sleep, rule_sleep, wake_model
-from serving.core.reasons import LONGEST_REASON
-from serving.core.sleep import LEAST_S, MOST_S, SleepRule
-from serving.core.sleep_lifecycle import SleepState
-from serving.queries import get_environment
-from serving.queries.sleep import SleepView, sleep_views
+from serving.environments.core.reasons import LONGEST_REASON
+from serving.environments.core.sleep_lifecycle import SleepRule, SleepState
+from serving.targets.actions.sleeping import put_to_sleep, rule_sleep, wake_model
+from serving.targets.core.sleep import LEAST_S, MOST_S
+from serving.targets.queries import get_environment
+from serving.targets.queries.sleep import SleepView, sleep_views
 
 _UNLOAD = "seconds without a request after which its servers are unloaded; null: never"
 _YIELD = "seconds without a request after which they are, where something else needs their room; null: for nobody"

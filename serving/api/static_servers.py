@@ -12,11 +12,11 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import PlainText, StrictSerializer, actor_of, read_body
 from accounts.api.responses import OnePage
-from serving import queries
-from serving.actions.static_servers import list_server, remove_server
-from serving.core.reasons import LONGEST_REASON
-from serving.core.static_servers import NOTHING
-from serving.queries.static_servers import ServerState, ServerView, servers_of
+from serving.environments.core.reasons import LONGEST_REASON
+from serving.targets import queries
+from serving.targets.actions.static_servers import list_server, remove_server
+from serving.targets.core.static_servers import NOTHING
+from serving.targets.queries.static_servers import ServerState, ServerView, servers_of
 
 
 class ListedServerOut(serializers.Serializer[ServerView]):

@@ -6,11 +6,10 @@ from django.db import models
 from django.db.models import F, Q
 
 from registry.models import Release, ServedModel
-from serving.core.lifecycle import LIVE, ReplicaState
-from serving.core.platforms import PlatformKind
-from serving.core.routes import SLOTS
-from serving.core.sleep import SleepRule
-from serving.core.sleep_lifecycle import SleepState
+from serving.environments.core.lifecycle import LIVE, ReplicaState
+from serving.environments.core.platforms import PlatformKind
+from serving.environments.core.sleep_lifecycle import SleepRule, SleepState
+from serving.traffic.core.routes import SLOTS
 
 
 class Environment(models.Model):
@@ -72,7 +71,9 @@ class Node(models.Model):
     name = models.SlugField(primary_key=True, max_length=60)
     runtimes = models.JSONField(default=list)
     facts = models.JSONField(default=dict)
-    gpus = models.JSONField(default=dict)  # its GPUs' last reading, as `serving.core.gpu.GpuReading.as_json` has it
+    gpus = models.JSONField(
+        default=dict
+    )  # its GPUs' last reading, as `serving.targets.core.gpu.GpuReading.as_json` has it
     seen_at = models.DateTimeField(null=True)
     removed_at = models.DateTimeField(null=True)
 
@@ -89,7 +90,7 @@ class ListedServer(models.Model):
     http_port = models.PositiveIntegerField()
     grpc_port = models.PositiveIntegerField()
     kind = models.CharField(max_length=60, blank=True, default="")  # the name it must state; empty: any
-    loads = models.CharField(max_length=300)  # `serving.core.static_servers`
+    loads = models.CharField(max_length=300)  # `serving.targets.core.static_servers`
     runtime = models.CharField(max_length=300)  # the image that its owner names
     listed_by = models.CharField(max_length=150)
     listed_at = models.DateTimeField()
@@ -106,7 +107,7 @@ class NodeGpuReading(models.Model):
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpu_readings")
     at = models.DateTimeField()
-    gpus = models.JSONField()  # as `serving.core.gpu.GpuReading.as_json` has it
+    gpus = models.JSONField()  # as `serving.targets.core.gpu.GpuReading.as_json` has it
 
     class Meta:
         indexes = [
@@ -144,7 +145,7 @@ class Replica(models.Model):
     environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="replicas")
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="replicas")
     ordinal = models.PositiveSmallIntegerField(default=0, db_column="slot")
-    claim = models.JSONField(default=dict)  # what it holds of its node: `serving.core.placement.Claim`
+    claim = models.JSONField(default=dict)  # what it holds of its node: `serving.targets.core.placement.Claim`
     state = models.CharField(max_length=10, default=ReplicaState.FETCHING)
     is_wanted = models.BooleanField(default=True)  # False: drain it
     reason = models.TextField(blank=True)
@@ -194,7 +195,7 @@ class Server(models.Model):
     drift_checked_at = models.DateTimeField(null=True)  # when its files were last compared with what was sealed
     drift = models.JSONField(
         default=list
-    )  # [{path, expected, found}] of `serving.agent.drift.Drift`: what differed then
+    )  # [{path, expected, found}] of `serving.targets.agent.drift.Drift`: what differed then
     digest = models.CharField(max_length=71, blank=True)  # of the manifest whose files were verified as it was started
     memory_bytes = models.BigIntegerField(null=True)  # of all its processes, measured by its agent; null: not yet
     memory_at = models.DateTimeField(null=True)
@@ -212,7 +213,7 @@ class ServerLog(models.Model):
 
 
 class ServerReading(models.Model):
-    """What a server that no user reaches used at one instant, as `serving.core.use.Use` has it. Kept for an hour."""
+    """What a server that no user reaches used at one instant, as `serving.targets.core.use.Use` has it. Kept for an hour."""
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="readings")
     at = models.DateTimeField()
@@ -250,7 +251,7 @@ class Route(models.Model):
     changed_at = models.DateTimeField()
     refuses_forced = models.BooleanField(default=False, db_default=False)  # requests that force a release
     stable_since = models.DateTimeField(null=True)  # when `stable` became the stable release here
-    #: By release: the rate that one server of it was proven for when it came into the route (`serving.core.admission.Proof`), or null.
+    #: By release: the rate that one server of it was proven for when it came into the route (`serving.traffic.core.admission.Proof`), or null.
     proven = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
 
     class Meta:
@@ -281,7 +282,9 @@ class Sleep(models.Model):
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="sleeps")
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="sleeps")
-    unload_after_s = models.PositiveIntegerField(null=True)  # the rule: `serving.core.sleep.SleepRule`
+    unload_after_s = models.PositiveIntegerField(
+        null=True
+    )  # the rule: `serving.environments.core.sleep_lifecycle.SleepRule`
     yields_after_s = models.PositiveIntegerField(null=True)
     loads_on_demand = models.BooleanField(default=True)
     reason = models.TextField(blank=True)  # of the rule, as who last changed it told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from serving.core.endpoints import EndpointState
+from serving.environments.core.endpoints import EndpointState
 
 
 class Endpoint(models.Model):

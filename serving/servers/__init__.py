@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from registry.core.kinds import spoken
-from serving.adapters.triton import TritonServer
-from serving.adapters.triton_requests import parcel_of
 from serving.ports import Tensors
+from serving.servers.adapters.triton import TritonServer
+from serving.servers.adapters.triton_requests import parcel_of
 from serving.servers.text_server import TextServer, body_of
 
 Client = TritonServer | TextServer

@@ -11,10 +11,10 @@ import numpy as np
 
 from registry.core.kinds.kind import HTTP, Codec, ServerKind
 from registry.core.kinds.texts import BODY, PROMPT, TEXT
-from serving.adapters.triton_errors import http_error
-from serving.adapters.triton_requests import HttpRequests
-from serving.core.redaction import READ_BYTES, redacted
 from serving.ports import Inference, InferenceError, Parcel, PreparedRequests, Tensors, TensorSpec
+from serving.servers.adapters.triton_errors import http_error
+from serving.servers.adapters.triton_requests import HttpRequests
+from serving.servers.core.redaction import READ_BYTES, redacted
 
 _CONTROL_S = 5.0
 _JSON = {"Content-Type": "application/json"}

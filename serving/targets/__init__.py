@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serving.core.platforms import PlatformKind as Kind
+from serving.environments.core.platforms import PlatformKind as Kind
 from serving.models import Environment
 from serving.targets.local import Local
 from serving.targets.port import Platform

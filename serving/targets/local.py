@@ -1,4 +1,4 @@
-"""Releases on this installation's machine: rows that say what is wanted, which an agent brings about (`serving.agent`)."""
+"""Releases on this installation's machine: rows that say what is wanted, which an agent brings about (`serving.targets.agent`)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from accounts.core.access import Actor
 from registry.core.kinds import runtime_of
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.actions.lifecycle import drain_replica, ensure_replica, release_replica
-from serving.actions.placing import hold_headroom
-from serving.actions.replacing import replace_replica, set_aside_replica
-from serving.actions.replicas import scale_release, why_not_placed
-from serving.actions.routes import lock_routes
+from serving.environments.actions.locks import lock_routes
+from serving.environments.queries.inventory import live_replicas
 from serving.models import Environment, Node, Replica
-from serving.queries.inventory import live_replicas
-from serving.queries.node_fit import next_node, no_runtime, nodes_for, places_for, why_refused
-from serving.queries.placement import most_that_fit
-from serving.queries.removal import what_goes
+from serving.targets.actions.lifecycle import drain_replica, ensure_replica, release_replica
+from serving.targets.actions.placing import hold_headroom
+from serving.targets.actions.replacing import replace_replica, set_aside_replica
+from serving.targets.actions.replicas import scale_release, why_not_placed
 from serving.targets.local_trial import local_trial
 from serving.targets.port import Forecast, Machine, Trial
+from serving.targets.queries.node_fit import next_node, no_runtime, nodes_for, places_for, why_refused
+from serving.targets.queries.placement import most_that_fit
+from serving.targets.queries.removal import what_goes
 
 #: A node that was silent for longer is given nothing.
 SEEN_WITHIN = timedelta(seconds=60)

@@ -9,14 +9,14 @@ from typing import Any
 from registry.core.kinds import spoken_by
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.core.endpoints import EndpointState
-from serving.core.gpu import GpuReading, reading_of
-from serving.core.use import Reading
+from serving.environments.core.endpoints import EndpointState
+from serving.environments.queries.inventory import log_of, replicas_in, replicas_of
 from serving.models import Environment, Server
-from serving.queries import gpu_readings_of, last_reading, readings_of, ready_server, server_before
-from serving.queries.inventory import log_of, replicas_in, replicas_of
-from serving.servers import Client, client_of
+from serving.servers.clients import Client, client_of
+from serving.targets.core.gpu import GpuReading, reading_of
+from serving.targets.core.use import Reading
 from serving.targets.port import Machine, ServerEnd, Trial
+from serving.targets.queries import gpu_readings_of, last_reading, readings_of, ready_server, server_before
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The port to the systems that run replicas: what an environment's owner may ask of one, whatever it is.
 
 How a release stands is no question to this port. Each platform publishes its replicas as rows of `serving.models.Endpoint`, which
-`serving.queries.endpoints` reads. No verb waits: a start is `pending`, for an hour if need be, until the platform publishes more.
+`serving.traffic.queries.endpoints` reads. No verb waits: a start is `pending`, for an hour if need be, until the platform publishes more.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from accounts.core.access import Actor
 from registry.models import Release
-from serving.core.endpoints import EndpointState
-from serving.core.gpu import GpuReading
-from serving.core.use import Reading
+from serving.environments.core.endpoints import EndpointState
 from serving.models import Environment
 from serving.ports import InferenceServer
+from serving.targets.core.gpu import GpuReading
+from serving.targets.core.use import Reading
 
 #: Codes of the errors (`ledger.core.errors.DomainError`) that verbs of a platform raise beside those of the actor's rights and of the
 #: release's own state. An error leaves nothing behind.

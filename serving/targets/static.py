@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from accounts.core.access import Actor
-from serving.actions.static_servers import remove_server
 from serving.models import Environment
+from serving.targets.actions.static_servers import remove_server
 from serving.targets.local import Local
 
 

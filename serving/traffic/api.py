@@ -16,7 +16,7 @@ from accounts.core.instants import EXAMPLES, read_instant
 from ledger.core.errors import Invalid
 from ledger.queries import clock
 from registry.queries import visible_model
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
 from serving.traffic.queries.series import BY, MOST_POINTS, series_of
 
 _ASKED = [

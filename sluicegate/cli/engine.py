@@ -10,7 +10,7 @@ from typing import Any, Final
 from registry.core.engine_flavour import FLAVOURS, STANDARD, Flavour
 from registry.core.engine_profile import InputProfile, profile_of
 from registry.core.spec import read_spec
-from serving.adapters import tensorrt
+from serving.targets.adapters import tensorrt
 from sluicegate.cli import exits
 from sluicegate.cli.engine_build import Asked, bytes_of, check_capability, outcome, plan_from, section_in, to_build
 from sluicegate.cli.errors import refuse

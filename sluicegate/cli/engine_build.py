@@ -16,8 +16,8 @@ from registry.core.engine_flavour import Flavour
 from registry.core.engine_profile import InputProfile
 from registry.core.kinds import BACKEND_FILES
 from registry.core.spec import Spec
-from serving.adapters import tensorrt
-from serving.adapters.cuda import Cuda, CudaError
+from serving.targets.adapters import tensorrt
+from serving.targets.adapters.cuda import Cuda, CudaError
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.client.documents import put_text, text_of

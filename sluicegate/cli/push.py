@@ -19,7 +19,7 @@ pushing the same folder again goes on where it was. Pushing the same bytes twice
 Symbolic links are refused. Unpack an archive first."""
 
 
-#: As `serving.core.routes.IN_FLIGHT_PER_INSTANCE`, which this program does not have.
+#: As `serving.traffic.core.routes.IN_FLIGHT_PER_INSTANCE`, which this program does not have.
 IN_FLIGHT = 8
 
 

@@ -18,7 +18,7 @@ from ledger.actions.events import EVENT_CHANNEL
 from ledger.queries import head_seq
 from rollouts.queries import active_ticks
 from rollouts.queries.gateway_reads import route_standing
-from serving.queries.reporting import silent_nodes
+from serving.environments.queries.reporting import silent_nodes
 from sluicegate.live.frames import Why
 from sluicegate.live.readers import Reader, audiences, shut_out
 from validators.queries import gate_run_progress

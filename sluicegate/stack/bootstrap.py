@@ -71,7 +71,7 @@ def ensure_administrator(state_dir: Path) -> None:
 
 
 def ensure_environments() -> None:
-    from serving.actions.environments import ensure_environment
+    from serving.environments.actions.environments import ensure_environment
 
     for slug, rules in ENVIRONMENTS.items():
         ensure_environment(slug=slug, rules=rules)
@@ -79,8 +79,8 @@ def ensure_environments() -> None:
 
 def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
     from accounts.core.access import Actor
-    from serving.actions.gateways import register_gateway
-    from serving.queries import get_environment
+    from serving.targets.queries import get_environment
+    from serving.traffic.actions.gateways import register_gateway
 
     production = get_environment("production")
     if production.retired_at is not None:  # then nothing is to serve there, until somebody brings it back
@@ -96,7 +96,7 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
 
 
 def write_gateway_config(file: Path, *, admin_address: str, relay: str) -> None:
-    from serving.adapters.envoy_bootstrap import bootstrap
+    from serving.traffic.adapters.envoy_bootstrap import bootstrap
 
     told = bootstrap(GATEWAY_NAME, settings.XDS_ADDRESS, admin_address, relay=relay)
     write_whole(file, json.dumps(told, indent=1))

@@ -14,7 +14,7 @@ from typing import Any
 
 from accounts.core.addresses import API
 from ledger.adapters.deadline_http import DeadlineConnection
-from serving.adapters.listening import takes_connections
+from serving.targets.adapters.listening import takes_connections
 from sluicegate.stack import child, secrets, sockets
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
@@ -249,7 +249,7 @@ def _relay(state: Path, run: Path) -> list[str]:
     """Beside Envoy, with what Envoy last had; it is told of nothing but its two neighbours."""
     where = [f"--listen=unix:{run / sockets.RELAY}", f"--control-planes=unix:{run / sockets.CONTROL_PLANE}"]
     kept = f"--file={state / 'gateway-snapshot'}"
-    return [sys.executable, "-m", "serving.control_plane.relay", GATEWAY_NAME, *where, kept]
+    return [sys.executable, "-m", "serving.traffic.control_plane.relay", GATEWAY_NAME, *where, kept]
 
 
 def _envoy(state: Path, env: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from serving.core.addresses import LONGEST_PATH_BYTES
+from serving.environments.core.addresses import LONGEST_PATH_BYTES
 from sluicegate.stack.modes import make_own
 
 CONTROL_PLANE, RELAY, PROBER, GATEWAY_ADMIN = "control-plane.sock", "relay.sock", "prober.sock", "gateway-admin.sock"

@@ -10,13 +10,13 @@ import pytest
 
 from ledger.models import Event
 from registry.models import Release
-from serving import actions, queries
-from serving.agent.launcher import visible_devices
-from serving.agent.reconciler import devices_of
-from serving.agent.timings import load_timeout_of
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Environment, Node, Replica, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
+from serving.targets import actions, queries
+from serving.targets.agent.launcher import visible_devices
+from serving.targets.agent.reconciler import devices_of
+from serving.targets.agent.timings import load_timeout_of
 from tests.support.fakes.ports import FakeModel
 from tests.support.worlds.replica_setup import (  # noqa: F401
     QUICK,
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.django_db
 
 def test_gateways_are_woken_by_every_change_of_an_endpoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[str] = []
-    monkeypatch.setattr("serving.actions.lifecycle.notify_routes", lambda: woken.append(world.state))
+    monkeypatch.setattr("serving.targets.actions.lifecycle.notify_routes", lambda: woken.append(world.state))
     world.until(S.READY)
     assert woken
     woken.clear()

@@ -13,12 +13,12 @@ from django.utils import timezone
 
 from ledger.models import Event
 from registry.models import Release, ServedModel
-from serving import actions, queries
-from serving.agent import health_check
-from serving.control_plane import store
-from serving.core.routes import RoutingTable, admit
 from serving.models import Environment, Node, Replica, Route, Server
 from serving.ports import InferenceError
+from serving.targets import actions, queries
+from serving.targets.agent import health_check
+from serving.traffic.control_plane import store
+from serving.traffic.core.routes import RoutingTable, admit
 from tests.support.worlds.replica_setup import (  # noqa: F401
     QUICK,
     SYSTEM,

@@ -12,10 +12,11 @@ from django.db import InternalError
 
 from ledger.models import Event
 from registry.models import Release
-from serving import actions, queries, wiring
-from serving.agent import node_agent
-from serving.agent.node_agent import Agent
+from serving import wiring
 from serving.models import Environment, ListedServer, Server
+from serving.targets import actions, queries
+from serving.targets.agent import node_agent
+from serving.targets.agent.node_agent import Agent
 from tests.support.worlds.replica_setup import (  # noqa: F401
     SYSTEM,
     S,

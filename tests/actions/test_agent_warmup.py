@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from registry.models import ServedModel
-from serving.agent.warmup import array, requests
 from serving.models import Environment, Node
+from serving.targets.agent.warmup import array, requests
 from tests.support.worlds.replica_setup import (  # noqa: F401
     Clock,
     S,

@@ -7,7 +7,7 @@ import pytest
 
 from registry.models import ServedModel
 from serving.models import Environment, Node
-from serving.queries.alike import stable_alike
+from serving.traffic.queries.alike import stable_alike
 from tests.support.worlds.replica_setup import Clock, S, World, clock, model, node, sealed, staging  # noqa: F401
 from tests.support.worlds.rollout_setup import serves
 

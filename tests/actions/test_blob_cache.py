@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.agent import blob_cache
-from serving.agent.blob_cache import AT_ONCE, BlobCache, DamagedBlob
+from serving.targets.agent import blob_cache
+from serving.targets.agent.blob_cache import AT_ONCE, BlobCache, DamagedBlob
 
 
 class Source:

@@ -10,12 +10,12 @@ from django.utils import timezone
 from ledger.queries import clock
 from ledger.queries.clock import DatabaseClock
 from rollouts import actions
-from serving.actions.routes import set_route
-from serving.control_plane import plane as plane_module
-from serving.control_plane import store
-from serving.control_plane.received import StreamAck
-from serving.control_plane.server import GatewayIdentity
-from serving.queries.routes import acknowledged
+from serving.traffic.actions.routes import set_route
+from serving.traffic.control_plane import plane as plane_module
+from serving.traffic.control_plane import store
+from serving.traffic.control_plane.received import StreamAck
+from serving.traffic.control_plane.server import GatewayIdentity
+from serving.traffic.queries.routes import acknowledged
 from tests.support.worlds.factories import make_admin
 from tests.support.worlds.rollout_setup import started, with_stable
 

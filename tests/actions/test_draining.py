@@ -10,11 +10,11 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from rollouts.models import Rollout
-from serving.actions.draining import continue_draining
-from serving.actions.replicas import continue_placing
+from serving.environments.queries.inventory import live_replicas
 from serving.models import Replica
-from serving.queries.draining import may_stop
-from serving.queries.inventory import live_replicas
+from serving.targets.actions.draining import continue_draining
+from serving.targets.actions.replicas import continue_placing
+from serving.targets.queries.draining import may_stop
 from tests.support.worlds.factories import (
     events_of,
     make_node,
@@ -98,7 +98,9 @@ def test_a_rollout_that_begins_meanwhile_holds_it_up(stable: Replica, monkeypatc
         model=idle.release.model, environment=idle.environment, candidate=idle.release, policy={}, policy_digest="x",
         state="preparing",
     )  # fmt: skip
-    monkeypatch.setattr("serving.actions.draining.may_stop", lambda rows: answers.pop() if answers else may_stop(rows))
+    monkeypatch.setattr(
+        "serving.targets.actions.draining.may_stop", lambda rows: answers.pop() if answers else may_stop(rows)
+    )
     assert not stopped(idle) and not answers
 
 

@@ -13,12 +13,12 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.models import Event
-from serving import actions
-from serving.agent import model_repository
-from serving.agent.blob_cache import BlobCache
-from serving.agent.drift import drift_of
-from serving.core.drift import Drift
 from serving.models import Server
+from serving.targets import actions
+from serving.targets.agent import model_repository
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.drift import drift_of
+from serving.targets.core.drift import Drift
 from tests.contracts import serving_models as made
 from tests.support.worlds.factories import make_environment, make_model, make_release, make_replica, make_server
 

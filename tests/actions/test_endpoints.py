@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Endpoint, ListedServer, Replica, Server
-from serving.queries.endpoints import answers, standing_at
+from serving.traffic.queries.endpoints import answers, standing_at
 from tests.support.worlds.factories import make_environment, make_model, make_node, make_release
 
 pytestmark = pytest.mark.django_db

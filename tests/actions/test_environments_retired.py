@@ -17,18 +17,18 @@ from registry.models import Release
 from rollouts import actions
 from rollouts.actions.retiring import Removal, plan_removal, remove_environment, restore_environment
 from rollouts.queries import serving_history
-from serving.actions.environments import change_environment, create_environment
-from serving.actions.gateways import register_gateway
-from serving.actions.lifecycle import ensure_replica
-from serving.actions.replicas import continue_placing, scale_release
-from serving.actions.routes import set_route
-from serving.actions.sleeping import rule_sleep
-from serving.actions.static_servers import list_server, remove_server
-from serving.control_plane import store
-from serving.core.sleep import SleepRule
+from serving.environments.actions.environments import change_environment, create_environment
+from serving.environments.core.sleep_lifecycle import SleepRule
 from serving.models import Environment, Gateway, ListedServer, Replica, ReplicaTarget, Sleep
-from serving.queries import all_environments, environment_titles, get_environment
-from serving.queries.stable_files import stable_blobs
+from serving.targets.actions.lifecycle import ensure_replica
+from serving.targets.actions.replicas import continue_placing, scale_release
+from serving.targets.actions.sleeping import rule_sleep
+from serving.targets.actions.static_servers import list_server, remove_server
+from serving.targets.queries import all_environments, environment_titles, get_environment
+from serving.traffic.actions.gateways import register_gateway
+from serving.traffic.actions.routes import set_route
+from serving.traffic.control_plane import store
+from serving.traffic.queries.stable_files import stable_blobs
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,

@@ -16,9 +16,9 @@ from registry.core.attestations import GATES_TYPE
 from registry.models import Release, ServedModel
 from rollouts import actions as rollouts
 from rollouts.actions.preview import preview_rollout
-from serving.actions.static_servers import list_server
 from serving.models import Environment, Node, Replica
-from serving.queries.node_fit import next_node
+from serving.targets.actions.static_servers import list_server
+from serving.targets.queries.node_fit import next_node
 from tests.support.worlds.factories import make_admin, make_environment, make_node, make_release, make_replica
 from tests.support.worlds.gate_setup import (
     POLICY,

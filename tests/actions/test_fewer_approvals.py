@@ -19,7 +19,7 @@ from rollouts import actions
 from rollouts.actions.preview import preview_rollout
 from rollouts.models import Rollout
 from rollouts.queries.inbox import waiting_approvals
-from serving.actions.environments import create_environment
+from serving.environments.actions.environments import create_environment
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.support.worlds.factories import make_actor, make_admin, make_model, make_user

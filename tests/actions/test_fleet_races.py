@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.utils import timezone
+from serving.environments.actions.locks import lock_routes
 
 from accounts.core.access import Actor
 from registry.models import Release
 from rollouts.actions.retiring import restore_environment
-from serving.actions.gateways import register_gateway
-from serving.actions.lifecycle import (
+from serving.environments.core.lifecycle import ReplicaState
+from serving.models import Environment, Gateway, Node, Replica, Server
+from serving.targets.actions.lifecycle import (
     end_server,
     mark_serving,
     record_probe,
     record_state,
     release_replica,
 )
-from serving.actions.placing import place_replica
-from serving.actions.replacing import set_aside_replica
-from serving.actions.replicas import continue_placing
-from serving.actions.routes import lock_routes
-from serving.core.lifecycle import ReplicaState
-from serving.models import Environment, Gateway, Node, Replica, Server
+from serving.targets.actions.placing import place_replica
+from serving.targets.actions.replacing import set_aside_replica
+from serving.targets.actions.replicas import continue_placing
+from serving.traffic.actions.gateways import register_gateway
 from tests.support.worlds.factories import (
     events_of,
     make_admin,
@@ -114,7 +114,7 @@ def test_who_lets_go_of_several_and_their_agent_do_not_wait_for_each_other(
 ) -> None:
     replicas(make_node(), 0, 1, 2)
 
-    meeting = Meeting(monkeypatch, "serving.actions.replicas.drain_replica", leaves)
+    meeting = Meeting(monkeypatch, "serving.targets.actions.replicas.drain_replica", leaves)
     assert continue_placing(actor=SYSTEM) == []
     assert meeting.outcome() == ["state_changed"] and Replica.objects.filter(is_wanted=True).count() == 1
 
@@ -124,7 +124,7 @@ def test_who_lets_a_release_go_and_its_agent_do_not_wait_for_each_other(
 ) -> None:
     replicas(make_node(), 0, 1)
 
-    meeting = Meeting(monkeypatch, "serving.actions.lifecycle.drain_replica", leaves)
+    meeting = Meeting(monkeypatch, "serving.targets.actions.lifecycle.drain_replica", leaves)
     with transaction.atomic():  # as what takes a rollout back, or ends its undo window
         where = {"release": Release.objects.get(), "environment": make_environment("production")}
         release_replica(actor=SYSTEM, reason="It is over.", **where)

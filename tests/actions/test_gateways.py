@@ -16,10 +16,10 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, StateChanged
-from serving.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
-from serving.control_plane import plane as plane_module
-from serving.control_plane import store
 from serving.models import Environment, Gateway
+from serving.traffic.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
+from serving.traffic.control_plane import plane as plane_module
+from serving.traffic.control_plane import store
 from tests.support.worlds.routing_setup import ENGINE, World, events, world  # noqa: F401
 
 

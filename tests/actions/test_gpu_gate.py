@@ -15,13 +15,13 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.core.canonical import canonical_bytes, sha256_of
 from registry.models import Release, ServedModel
-from serving.actions import record_gpus
-from serving.agent.gpu_meter import GpuMeter
-from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import GpuReading, reading_of, with_servers
 from serving.models import Node, NodeGpuReading, Replica, Server
 from serving.ports import InferenceError
-from serving.queries import gpu_readings_of
+from serving.targets.actions import record_gpus
+from serving.targets.agent.gpu_meter import GpuMeter
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.core.gpu import GpuReading, reading_of, with_servers
+from serving.targets.queries import gpu_readings_of
 from tests.support.fakes.nvml import replayed
 from tests.support.worlds.factories import (
     make_blob,

@@ -25,8 +25,8 @@ from rollouts.models import Approval, DecisionRecord, TrafficRecord
 from rollouts.queries.approvals import pinned_by
 from rollouts.queries.gateway_reads import MISSED, READ_WITHIN, route_standing
 from rollouts.queries.inbox import WAIVERS_WITHIN, counted_for, waiting_approvals, waiting_waivers, with_changes
+from serving.environments.queries.reporting import REPORTS_WITHIN
 from serving.models import Node, Server, Sleep
-from serving.queries.reporting import REPORTS_WITHIN
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,

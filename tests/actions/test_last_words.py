@@ -14,12 +14,12 @@ import validators.execution.last_words
 import validators.execution.staging
 from accounts.core.access import Actor
 from registry.models import Release
-from serving.actions import end_server, keep_log, record_exit, record_readings
-from serving.core.use import Reading, Use
 from serving.models import Replica, Server, ServerReading
 from serving.ports import InferenceError
-from serving.queries import readings_of
+from serving.targets.actions import end_server, keep_log, record_exit, record_readings
+from serving.targets.core.use import Reading, Use
 from serving.targets.local_trial import LocalServer
+from serving.targets.queries import readings_of
 from tests.support.worlds.factories import make_replica, make_server
 from tests.support.worlds.gate_setup import Stage, developer, model, release, stage, validated  # noqa: F401
 from validators.execution.last_words import MOST_LOG_BYTES, MOST_REASON_BYTES, MOST_STATISTICS_BYTES, of_server

@@ -12,13 +12,13 @@ from django import db
 
 from ledger.queries import clock as database_clock
 from registry.models import Release, ServedModel
-from serving import actions
-from serving.agent import leaving
-from serving.control_plane import store
-from serving.core.gateway_standing import GONE_AFTER_S
-from serving.core.sleep_lifecycle import SleepState
+from serving.environments.core.sleep_lifecycle import SleepState
 from serving.models import Environment, Gateway, Node, Route, Sleep
-from serving.queries.gateways import not_following
+from serving.targets import actions
+from serving.targets.agent import leaving
+from serving.traffic.control_plane import store
+from serving.traffic.core.gateway_standing import GONE_AFTER_S
+from serving.traffic.queries.gateways import not_following
 from tests.support.worlds.factories import make_model, make_release
 from tests.support.worlds.replica_setup import (  # noqa: F401 - fixtures are named as they are used
     QUICK,

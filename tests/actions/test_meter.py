@@ -8,12 +8,12 @@ import pytest
 
 from accounts.core.access import Actor
 from serving import wiring
-from serving.agent import meter
-from serving.agent.gpu_meter import GpuMeter
-from serving.core.gpu import GpuReading, reading_of
-from serving.core.use import Use
 from serving.models import Node, NodeGpuReading
-from serving.queries import last_reading
+from serving.targets.agent import meter
+from serving.targets.agent.gpu_meter import GpuMeter
+from serving.targets.core.gpu import GpuReading, reading_of
+from serving.targets.core.use import Use
+from serving.targets.queries import last_reading
 from tests.support.fakes.nvml import replayed
 from tests.support.worlds.factories import (
     make_environment,

@@ -28,9 +28,9 @@ from rollouts.prober.prober import LEASE, Prober
 from rollouts.prober.requests import MAX_BODY_BYTES
 from rollouts.prober.tallies import MOST_EXAMPLES
 from rollouts.queries.prober_tallies import wrong_readings
-from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from serving.models import Server
 from serving.ports import InferenceError
+from serving.traffic.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from tests.support.worlds.factories import make_model
 from tests.support.worlds.prober_setup import MODEL, PATH, World, body_of, double, make_world, until, world  # noqa: F401
 

@@ -15,17 +15,18 @@ from django.utils import timezone
 from ledger.queries import clock
 from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.models import Release
-from serving.actions.routes import set_route
-from serving.adapters.mirror_secret import mirror_secret
-from serving.control_plane import plane as plane_module
-from serving.control_plane import store
-from serving.control_plane.server import GatewayIdentity, Wake
-from serving.control_plane.snapshot import Snapshot
-from serving.core.addresses import Address
-from serving.core.admission import Proof
-from serving.core.asleep import PREPARING_AGAIN_S, Asleep
-from serving.core.request_limits import Limits
-from serving.core.routes import (
+from serving.environments.core.addresses import Address
+from serving.models import Environment, Gateway, Replica, Route, Server
+from serving.traffic.actions.routes import set_route
+from serving.traffic.adapters.mirror_secret import mirror_secret
+from serving.traffic.control_plane import plane as plane_module
+from serving.traffic.control_plane import store
+from serving.traffic.control_plane.server import GatewayIdentity, Wake
+from serving.traffic.control_plane.snapshot import Snapshot
+from serving.traffic.core.admission import Proof
+from serving.traffic.core.asleep import PREPARING_AGAIN_S, Asleep
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import (
     IN_FLIGHT_PER_INSTANCE,
     REQUEST_BYTES,
     WELL_WITHIN_S,
@@ -34,8 +35,7 @@ from serving.core.routes import (
     TableRefused,
     admit,
 )
-from serving.models import Environment, Gateway, Replica, Route, Server
-from serving.queries.routes import acknowledged
+from serving.traffic.queries.routes import acknowledged
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.worlds.factories import make_model
 from tests.support.worlds.routing_setup import ENGINE, World, release, world  # noqa: F401

@@ -21,7 +21,7 @@ from registry.core.garbage_collection import Fate, Kind
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Upload
 from registry.queries.gc_plan import present_plan
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from tests.support.worlds.factories import make_environment, make_replica
 from tests.support.worlds.model_files import onnx_file
 from tests.support.worlds.registry_samples import (

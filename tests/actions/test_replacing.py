@@ -7,13 +7,13 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, StateChanged, Unavailable
-from serving.actions.draining import continue_draining
-from serving.actions.lifecycle import mark_serving, record_probe
-from serving.actions.replacing import replace_replica, set_aside_replica
-from serving.actions.replicas import continue_placing
+from serving.environments.queries.inventory import answering_servers
 from serving.models import Node, Replica, Server
-from serving.queries.endpoints import HEARD_WITHIN
-from serving.queries.inventory import answering_servers
+from serving.targets.actions.draining import continue_draining
+from serving.targets.actions.lifecycle import mark_serving, record_probe
+from serving.targets.actions.replacing import replace_replica, set_aside_replica
+from serving.targets.actions.replicas import continue_placing
+from serving.traffic.queries.endpoints import HEARD_WITHIN
 from tests.actions.test_replicas import bring_up, nodes_of, scale
 from tests.support.worlds.factories import (
     events_of,

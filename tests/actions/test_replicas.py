@@ -15,14 +15,14 @@ from accounts.core.access import Actor, Role
 from ledger.core.errors import Invalid, Refused, Stale, Unavailable
 from registry.models import Release
 from registry.queries.declared import Declared, declared_replicas, learn_declared
-from serving.actions import ensure_replica, release_replica, replicas
-from serving.actions.lifecycle import drain_replica
-from serving.actions.replicas import continue_placing, scale_release, why_not_placed
-from serving.core.placement import Claim
+from serving.environments.queries.inventory import answering_servers
 from serving.models import Environment, Node, Replica, ReplicaTarget, Server
-from serving.queries.inventory import answering_servers
-from serving.queries.placement import most_that_fit
-from serving.queries.replicas import replica_plans
+from serving.targets.actions import ensure_replica, release_replica, replicas
+from serving.targets.actions.lifecycle import drain_replica
+from serving.targets.actions.replicas import continue_placing, scale_release, why_not_placed
+from serving.targets.core.placement import Claim
+from serving.targets.queries.placement import most_that_fit
+from serving.targets.queries.replicas import replica_plans
 from tests.support.worlds.factories import (
     events_of,
     make_actor,

@@ -15,13 +15,13 @@ from django.utils import timezone
 from rollouts.models import Rollout
 from rollouts.queries.first_broken import first_asked
 from rollouts.queries.request_examples import MOST_SHOWN, examples_by_arm
-from serving.control_plane import plane as plane_module
-from serving.control_plane import store
-from serving.control_plane.model_settings import slow_ms_of
-from serving.control_plane.plane import MOST_EXAMPLES
-from serving.control_plane.request_log import FAILED, SLOW, LoggedRequest
-from serving.control_plane.server import GatewayIdentity
 from serving.models import Replica, RequestExample, Server
+from serving.traffic.control_plane import plane as plane_module
+from serving.traffic.control_plane import store
+from serving.traffic.control_plane.model_settings import slow_ms_of
+from serving.traffic.control_plane.plane import MOST_EXAMPLES
+from serving.traffic.control_plane.request_log import FAILED, SLOW, LoggedRequest
+from serving.traffic.control_plane.server import GatewayIdentity
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import signed_in
 from tests.support.worlds.factories import make_replica, make_server, make_user

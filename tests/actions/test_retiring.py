@@ -19,7 +19,7 @@ from registry import actions
 from registry.models import Alias, AliasEvent, Release, ServedModel, Tombstone
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Route
 from tests.support.worlds.collect_setup import OTHER, _route, admin, dev, fate, model, retired, sealed  # noqa: F401
 from tests.support.worlds.factories import make_actor, make_environment, make_replica

@@ -12,9 +12,9 @@ from rollouts import actions
 from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.engine.gateway_counters import snapshot_of
 from rollouts.models import Approval, DecisionRecord, Observation, Rollout
-from serving.adapters.counter_readers import CounterReaders
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters
+from serving.traffic.adapters.counter_readers import CounterReaders
 from tests.support.worlds.rollout_setup import awaiting, with_stable
 
 pytestmark = pytest.mark.django_db

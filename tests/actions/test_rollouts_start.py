@@ -14,8 +14,8 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release, Waiver
 from rollouts import actions
 from rollouts.models import Rollout
-from serving.actions.routes import set_route
 from serving.models import Replica
+from serving.traffic.actions.routes import set_route
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,

@@ -11,10 +11,10 @@ import pytest
 from django.utils import timezone
 
 from ledger.queries import clock
-from serving.actions.routes import set_route
-from serving.control_plane import store
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Environment, Gateway, Replica, Route, Server
+from serving.traffic.actions.routes import set_route
+from serving.traffic.control_plane import store
 from tests.support.worlds.factories import make_environment, make_model, make_release, make_replica, make_server
 from tests.support.worlds.routing_setup import ENGINE
 

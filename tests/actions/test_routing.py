@@ -13,14 +13,14 @@ from django.utils import timezone
 from accounts.core.access import Actor, Role, Verb
 from ledger.core.errors import Invalid, Refused, Stale
 from registry.models import Release, ServedModel
-from serving.actions import routes as routing
-from serving.actions.gateways import register_gateway
-from serving.actions.routes import set_route
-from serving.control_plane import store
-from serving.core.admission import Proof
-from serving.core.gateway_standing import SEEN_WITHIN_S
 from serving.models import Gateway, Route, RouteAck
-from serving.queries.routes import acknowledged
+from serving.traffic.actions import routes as routing
+from serving.traffic.actions.gateways import register_gateway
+from serving.traffic.actions.routes import set_route
+from serving.traffic.control_plane import store
+from serving.traffic.core.admission import Proof
+from serving.traffic.core.gateway_standing import SEEN_WITHIN_S
+from serving.traffic.queries.routes import acknowledged
 from tests.support.worlds.factories import make_model, make_release
 from tests.support.worlds.routing_setup import ENGINE, World, events, release, world  # noqa: F401
 

@@ -15,7 +15,7 @@ from registry.models import ServedModel
 from rollouts.actions.engine_effects import finish_rollback
 from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.models import Rollout
-from serving.core.buckets import SIZE_EDGES
+from serving.traffic.core.buckets import SIZE_EDGES
 from tests.support.worlds.factories import make_actor, make_environment, make_release
 from tests.support.worlds.gate_setup import POLICY, Stage, developer, model, stage, validated  # noqa: F401
 from tests.support.worlds.rollout_setup import put, with_stable

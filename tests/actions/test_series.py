@@ -12,12 +12,12 @@ from ledger.actions.leadership import Leadership, LeadershipLost
 from ledger.models import Job, Lease
 from rollouts.engine.loop import LEASE
 from rollouts.watch.stable_watch import StableWatch
-from serving.actions.routes import set_route
 from serving.models import Gateway, SeriesBlock, SeriesHour, SeriesMinute
 from serving.traffic.actions import keeping
 from serving.traffic.actions.keeping import PartitionMissing, keep_series, pack_hour
 from serving.traffic.actions.partitions import MINUTES, drop_partitions, make_partitions, partitions
 from serving.traffic.actions.recorder import Key, Recorder, _Sum
+from serving.traffic.actions.routes import set_route
 from serving.traffic.queries.series import KeptSeries, Line, series_of
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import leading

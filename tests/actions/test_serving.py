@@ -11,9 +11,9 @@ from ledger.core.errors import DomainError, Refused, StateChanged, Unavailable
 from ledger.models import Event
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release, ServedModel, Waiver
-from serving import actions
+from serving.environments.queries.inventory import replicas_in
 from serving.models import Environment, Node, Replica, Route
-from serving.queries.inventory import replicas_in
+from serving.targets import actions
 from tests.support.worlds.replica_setup import (  # noqa: F401
     IMAGE,
     RUNTIME,

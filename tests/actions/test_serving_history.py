@@ -19,8 +19,8 @@ from registry.models import Release
 from rollouts.actions.retiring import remove_environment
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.serving_history import ServedArm, changes_between, served_among, served_at
-from serving.actions.routes import set_route
 from serving.models import Environment
+from serving.traffic.actions.routes import set_route
 from tests.support.worlds.factories import make_admin, make_environment, make_model, make_release, make_team, make_user
 
 pytestmark = pytest.mark.django_db
@@ -187,7 +187,7 @@ def test_nothing_is_routed_any_more(production: Environment, api: Any) -> None:
 
 
 def test_an_unknown_environment_says_which_there_are(production: Environment) -> None:
-    from serving.queries import get_environment
+    from serving.targets.queries import get_environment
 
     with pytest.raises(NotFound, match="there are production"):
         get_environment("nowhere")

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from serving.actions.gateways import remove_gateway
-from serving.actions.sleeping import put_to_sleep
-from serving.core.gateway_standing import GONE_AFTER_S
-from serving.core.sleep import LEAST_S
 from serving.models import Gateway
-from serving.queries.sleep import sleep_views
+from serving.targets.actions.sleeping import put_to_sleep
+from serving.targets.core.sleep import LEAST_S
+from serving.targets.queries.sleep import sleep_views
+from serving.traffic.actions.gateways import remove_gateway
+from serving.traffic.core.gateway_standing import GONE_AFTER_S
 from tests.support.worlds.factories import make_actor
 from tests.support.worlds.sleep_setup import SYSTEM, Night, add_gateway, night  # noqa: F401
 

@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from ledger.core.errors import Unavailable
 from ledger.models import Event
-from serving.actions.replicas import continue_placing
-from serving.core.sleep import LEAST_S
 from serving.models import Node, Sleep
+from serving.targets.actions.replicas import continue_placing
+from serving.targets.core.sleep import LEAST_S
 from tests.support.worlds.factories import resealed
 from tests.support.worlds.sleep_setup import SYSTEM, Crowd, bring_up, let_go
 

@@ -15,14 +15,14 @@ from structlog.testing import capture_logs
 
 from ledger.actions.leadership import Leadership
 from ledger.models import Lease
-from serving.actions.sleeping import put_to_sleep
-from serving.adapters.in_flight import InFlight
-from serving.agent import sleep_watch
-from serving.agent.sleep_watch import SleepWatch
-from serving.core.sleep import LEAST_S, MOST_S
 from serving.models import Gateway, Replica, Route, RouteAck, Server
 from serving.ports import GatewayError
-from serving.queries.sleep import sleep_views
+from serving.targets.actions.sleeping import put_to_sleep
+from serving.targets.agent import sleep_watch
+from serving.targets.agent.sleep_watch import SleepWatch
+from serving.targets.core.sleep import LEAST_S, MOST_S
+from serving.targets.queries.sleep import sleep_views
+from serving.traffic.adapters.in_flight import InFlight
 from tests.support.rigs.gateway_rig import wait_until
 from tests.support.worlds.factories import make_actor
 from tests.support.worlds.rollout_setup import stable_server

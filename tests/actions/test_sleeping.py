@@ -17,13 +17,14 @@ from django.utils import timezone
 from accounts.core.access import Role
 from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
-from serving.actions.replicas import continue_placing
-from serving.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
-from serving.control_plane import store
-from serving.core.asleep import Asleep
-from serving.core.routes import admit
-from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S, SleepRule
+from serving.environments.core.sleep_lifecycle import SleepRule
 from serving.models import Replica, ReplicaTarget, Sleep
+from serving.targets.actions.replicas import continue_placing
+from serving.targets.actions.sleeping import put_to_sleep, rule_sleep, unload_asleep, wake_model
+from serving.targets.core.sleep import LEAST_S, UNKNOWN_WAKE_S
+from serving.traffic.control_plane import store
+from serving.traffic.core.asleep import Asleep
+from serving.traffic.core.routes import admit
 from tests.support.worlds.factories import make_actor, make_environment, make_model
 from tests.support.worlds.rollout_setup import put, release_of, started
 from tests.support.worlds.sleep_setup import (  # noqa: F401

@@ -21,9 +21,9 @@ from rollouts.engine.stable_traffic import StableTraffic
 from rollouts.models import TrafficRecord as Row
 from rollouts.queries.gateway_reads import is_read
 from rollouts.queries.traffic import lately_of, traffic_of
-from serving.actions.routes import set_route
 from serving.models import Gateway, Route
 from serving.ports import GatewayError
+from serving.traffic.actions.routes import set_route
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import leading
 from tests.support.worlds.factories import make_environment, make_model, make_release

@@ -29,9 +29,9 @@ from rollouts.queries import alarms as queries
 from rollouts.queries.alarms import alarms_for, every_watched_route, objectives_now
 from rollouts.watch import stable_watch
 from rollouts.watch.stable_watch import StableWatch
-from serving.actions import routes
-from serving.actions.routes import set_route
 from serving.models import Gateway, Route, Server
+from serving.traffic.actions import routes
+from serving.traffic.actions.routes import set_route
 from tests.support.fakes.gateway import Behaviour, FakeGateway
 from tests.support.rigs.engine_rig import leading
 from tests.support.worlds.factories import (

@@ -18,17 +18,17 @@ from ledger.core.errors import Invalid, NotFound, Refused, StateChanged, Unavail
 from ledger.models import Event
 from registry.models import Release
 from serving import wiring
-from serving.actions.environments import change_environment
-from serving.actions.lifecycle import ensure_replica, register_node
-from serving.actions.static_servers import list_server, remove_server
-from serving.agent import listed_servers, node_agent
-from serving.agent.listed_servers import ListedServers
-from serving.agent.node_agent import Agent, facts
+from serving.environments.actions.environments import change_environment
+from serving.environments.queries.reporting import REPORTS_WITHIN
 from serving.management.commands.agent import _agent_of
 from serving.models import Environment, ListedServer, Node, Replica
 from serving.ports import InferenceError
-from serving.queries.reporting import REPORTS_WITHIN
-from serving.queries.static_servers import servers_of
+from serving.targets.actions.lifecycle import ensure_replica, register_node
+from serving.targets.actions.static_servers import list_server, remove_server
+from serving.targets.agent import listed_servers, node_agent
+from serving.targets.agent.listed_servers import ListedServers
+from serving.targets.agent.node_agent import Agent, facts
+from serving.targets.queries.static_servers import servers_of
 from tests.support.worlds.factories import (
     RUNTIME,
     make_actor,

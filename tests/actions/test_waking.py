@@ -18,10 +18,10 @@ from registry.models import Release
 from rollouts.actions.preview import preview_rollout
 from rollouts.engine.loop import Engine
 from rollouts.models import Rollout
-from serving.actions.sleeping import put_to_sleep, wake_model
-from serving.core.sleep import UNKNOWN_WAKE_S
 from serving.models import Node, Replica, ReplicaTarget
-from serving.queries.sleep import unplaced
+from serving.targets.actions.sleeping import put_to_sleep, wake_model
+from serving.targets.core.sleep import UNKNOWN_WAKE_S
+from serving.targets.queries.sleep import unplaced
 from tests.support.rigs.engine_rig import hear_everyone
 from tests.support.worlds.factories import (
     make_actor,

@@ -12,8 +12,8 @@ from django.test import Client
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor
 from registry.models import Release
-from serving.actions.replicas import scale_release
 from serving.models import ReplicaTarget
+from serving.targets.actions.replicas import scale_release
 from sluicegate.cli import capacity as command
 from sluicegate.cli.capacity import lines, prices, write_into
 from sluicegate.cli.errors import CommandError

@@ -16,7 +16,7 @@ from django.utils import timezone
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts.core.access import Actor
 from registry.models import Release, ServedModel
-from serving.actions.routes import set_route
+from serving.traffic.actions.routes import set_route
 from sluicegate.cli import exits, gates, session
 from sluicegate.cli.main import main
 from sluicegate.cli.model import proof_lines

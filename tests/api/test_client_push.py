@@ -14,7 +14,7 @@ from django.core.handlers.wsgi import WSGIHandler
 import sluicegate.client
 from accounts.core.access import Actor
 from registry.models import Release
-from serving.actions.environments import create_environment
+from serving.environments.actions.environments import create_environment
 from sluicegate.client import Client, Mistake, StillRunning
 from sluicegate.client.folder import LocalFile
 from sluicegate.client.uploads import _refused, _Sent, _Upload

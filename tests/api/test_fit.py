@@ -17,9 +17,9 @@ from registry import actions
 from registry.core.node_facts import from_agent
 from registry.models import Inspection, Release
 from registry.queries import gpu_memory_estimate
-from serving.actions import ensure_replica
-from serving.agent.hardware import hardware
-from serving.queries.node_fit import nodes_for, offering, why_refused
+from serving.targets.actions import ensure_replica
+from serving.targets.agent.hardware import hardware
+from serving.targets.queries.node_fit import nodes_for, offering, why_refused
 from tests.support.worlds.factories import make_environment, make_node
 from tests.support.worlds.model_files import onnx_file, plan_file
 from tests.support.worlds.registry_samples import IMAGE, draft_with, person, served_model

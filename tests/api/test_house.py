@@ -246,7 +246,7 @@ class TestSchema:
         text = {str(path.relative_to(ROOT)): path.read_text() for path in sources()}
         assert [path for path, code in text.items() if "def to_representation" in code] == []
         places = [path for path, code in text.items() if API in code]
-        assert places == ["accounts/core/addresses.py", "serving/adapters/prometheus.py"]
+        assert places == ["accounts/core/addresses.py", "serving/traffic/adapters/prometheus.py"]
 
 
 class TestSafeStart:

@@ -10,11 +10,11 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.models import Event
-from serving.actions.lifecycle import register_node
+from serving.environments.queries.inventory import nodes
+from serving.environments.queries.reporting import silent_nodes
 from serving.models import ListedServer, Node, Replica
-from serving.queries.inventory import nodes
-from serving.queries.placement import fleet_now
-from serving.queries.reporting import silent_nodes
+from serving.targets.actions.lifecycle import register_node
+from serving.targets.queries.placement import fleet_now
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.support.worlds.factories import (
     make_environment,

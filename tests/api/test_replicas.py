@@ -12,8 +12,8 @@ from django.utils import timezone
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from registry.models import Release
-from serving.core.admission import Proof
 from serving.models import Replica, ReplicaTarget, Route
+from serving.traffic.core.admission import Proof
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.pages.test_model_tabs import HOSTILE, signed_in
 from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_user

@@ -16,8 +16,8 @@ from registry.models import ServedModel
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
 from rollouts.models import Observation, Rollout
-from serving.actions.routes import set_route
 from serving.models import Environment
+from serving.traffic.actions.routes import set_route
 from tests.support.worlds.factories import make_environment, make_model, make_release, make_team, make_user
 from tests.support.worlds.rollout_setup import report_for
 

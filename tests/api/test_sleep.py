@@ -12,8 +12,8 @@ from django.utils import timezone
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from registry.models import Release
-from serving.core.sleep import LEAST_S, UNKNOWN_WAKE_S
 from serving.models import Sleep
+from serving.targets.core.sleep import LEAST_S, UNKNOWN_WAKE_S
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.pages.test_model_tabs import HOSTILE, signed_in
 from tests.support.worlds.factories import (

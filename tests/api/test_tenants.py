@@ -13,9 +13,9 @@ from registry.models import ServedModel
 from rollouts.engine.stable_traffic import _WatchedModel
 from rollouts.models import TrafficRecord
 from rollouts.queries import tenants
-from serving.actions.routes import set_route
-from serving.core.buckets import TENANT_EDGES_US
 from serving.ports import GatewayCounters, TenantCounters
+from serving.traffic.actions.routes import set_route
+from serving.traffic.core.buckets import TENANT_EDGES_US
 from tests.api.registry_calls import refused, send_json
 from tests.support.worlds.factories import make_environment, make_release
 

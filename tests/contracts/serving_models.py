@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ledger.core.canonical import digest_of
-from serving.agent import runtime_image
 from serving.ports import LaunchSpec
+from serving.targets.agent import runtime_image
 
 VENV = Path(__file__).resolve().parents[2] / ".venv-serving"
 WORDS = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3, "film": 4}

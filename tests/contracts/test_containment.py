@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from serving.agent import containment, server_shim
-from serving.agent import launcher as launchers
-from serving.agent.node_agent import facts
-from serving.agent.sandbox import spec as specs
-from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, PROC, SECCOMP, USER
-from serving.core.containment import Containment
+from serving.targets.agent import containment, server_shim
+from serving.targets.agent import launcher as launchers
+from serving.targets.agent.node_agent import facts
+from serving.targets.agent.sandbox import spec as specs
+from serving.targets.agent.sandbox.spec import LANDLOCK, NAMESPACES, PROC, SECCOMP, USER
+from serving.targets.core.containment import Containment
 from tests.support.rigs.sandbox_rig import NOBODY, ordinary_python
 
 pytestmark = pytest.mark.root_too  # root runs servers in other ways
@@ -43,7 +43,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 FINDS = """
 import sys
 from pathlib import Path
-from serving.agent import containment
+from serving.targets.agent import containment
 containment._TRIALS = ((0.0, 30.0), (0.1, 30.0))
 try:
     found = containment.find_granted(Path(sys.argv[1]), Path(sys.argv[2]))
@@ -214,7 +214,7 @@ def test_roots_without_rights_have_what_an_ordinary_user_has(kept: str, has_user
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         os.chmod(name, 0o711)  # other users pass through it
         told = [setpriv, f"--bounding-set={kept}", "--inh-caps=-all", sys.executable, "-c", FINDS, "/nowhere", name]
-        environment = {**specs.ENVIRONMENT, "PYTHONPATH": str(Path(containment.__file__).parents[2])}
+        environment = {**specs.ENVIRONMENT, "PYTHONPATH": str(Path(containment.__file__).parents[3])}
         ended = subprocess.run(told, capture_output=True, text=True, env=environment, timeout=150, check=False)
     wanted, _ = found_where(_UNSHARE, errno.EPERM)  # who may not make namespaces either
     if has_users:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from serving.control_plane import change_listener
+from serving.traffic.control_plane import change_listener
 
 pytestmark = pytest.mark.django_db
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.adapters.dcgm import read_dcgm
-from serving.adapters.prometheus import Prometheus
+from serving.targets.adapters.dcgm import read_dcgm
+from serving.traffic.adapters.prometheus import Prometheus
 from tests.core.test_dcgm import NODE, PAGE, is_told_right
 from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 

@@ -13,11 +13,11 @@ import grpc
 import pytest
 from django.utils import timezone
 
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.core.asleep import Asleep
-from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.request_limits import Limits
 from serving.ports import ArmCounters, GatewayCounters
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.core.asleep import Asleep
+from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES
+from serving.traffic.core.request_limits import Limits
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 

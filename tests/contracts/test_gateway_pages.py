@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.core.request_limits import Limits
 from serving.ports import GatewayError
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.core.request_limits import Limits
 from tests.support.fakes.gateway import FakeGateway, envoy_page
 from tests.support.rigs.gateway_rig import MODEL, Rig
 
@@ -75,7 +75,7 @@ def test_the_fakes_page_says_what_the_fake_counted() -> None:
 
 def test_a_page_that_is_no_longer_brought_up_to_date_is_dated_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("serving.adapters.envoy_counters.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("serving.traffic.adapters.envoy_counters.time.monotonic", lambda: clock[0])
     uptime = [7]
     began = datetime(2030, 1, 1, tzinfo=UTC)
     counters = EnvoyCounters(now=lambda: began + timedelta(seconds=clock[0] - 1000))

@@ -206,7 +206,7 @@ def test_a_process_that_takes_nothing_in_is_ended(
 STARTER = """
 import sys
 import numpy as np
-from serving.adapters.triton import TritonServer
+from serving.servers.adapters.triton import TritonServer
 from validators.execution.runners import generators, load
 from validators.execution.runners.generators import Generators
 server = TritonServer("127.0.0.1", int(sys.argv[1]), int(sys.argv[2]))

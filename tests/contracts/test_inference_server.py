@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.adapters.triton import TritonServer
-from serving.agent.health_check import check_health
-from serving.core.health import Probe
 from serving.ports import GRPC, HTTP, Inference, InferenceError, InferenceServer, TensorSpec
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent.health_check import check_health
+from serving.targets.core.health import Probe
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel

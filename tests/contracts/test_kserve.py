@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serving.adapters.triton_control import TritonControl
 from serving.ports import GRPC, HTTP, InferenceError
+from serving.servers.adapters.triton_control import TritonControl
 from tests.contracts import serving_models as made
 from tests.support.rigs.kserve_rig import kserve
 from tests.support.servers.other_server import HOST, OtherServer

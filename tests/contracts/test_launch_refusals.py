@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from serving.agent import model_repository, runtime_image
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
 from serving.ports import LaunchError
+from serving.targets.agent import model_repository, runtime_image
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher, refusal

@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 
 from ledger.adapters.linux_processes import is_running, started_at_ticks
-from serving.adapters.triton import TritonServer
-from serving.agent import containment, server_shim, shim_record
-from serving.agent.blob_cache import BlobCache
-from serving.agent.hardware import hardware
-from serving.agent.launcher import LocalLauncher
-from serving.agent.sandbox.spec import EDITION, LANDLOCK, SECCOMP
-from serving.core.containment import Containment, of_facts
 from serving.ports import LaunchError, RunningServer
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent import containment, server_shim, shim_record
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.hardware import hardware
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.sandbox.spec import EDITION, LANDLOCK, SECCOMP
+from serving.targets.core.containment import Containment, of_facts
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs
 from tests.support.rigs.triton_rig import local_launcher, refusal, start
@@ -309,8 +309,8 @@ def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(
 _STARTER = """
 import json, sys
 from pathlib import Path
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
 from tests.contracts import serving_models as made
 blobs = made.MemoryBlobs()
 cache = BlobCache(Path(sys.argv[1]) / "../cache", blobs)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.adapters.triton import TritonServer
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
-from serving.agent.node_launcher import NodeLauncher
-from serving.agent.static_launcher import StaticLauncher
-from serving.core.static_servers import REQUEST
 from serving.ports import LaunchError, RunningServer
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.node_launcher import NodeLauncher
+from serving.targets.agent.static_launcher import StaticLauncher
+from serving.targets.core.static_servers import REQUEST
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import wait_until

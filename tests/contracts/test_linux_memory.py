@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ledger.adapters.linux_memory import memory_here
-from serving.adapters import envoy_bootstrap
-from serving.agent import containment
-from serving.agent.sandbox.spec import NAMESPACES, STACK
+from serving.targets.agent import containment
+from serving.targets.agent.sandbox.spec import NAMESPACES, STACK
+from serving.traffic.adapters import envoy_bootstrap
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _MIB = 1 << 20

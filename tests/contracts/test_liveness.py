@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from registry.core.kinds import tells_live
-from serving.adapters.triton import TritonServer
 from serving.ports import InferenceServer
+from serving.servers.adapters.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs
 from tests.support.rigs.kserve_rig import kserve

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ledger.adapters.local_ports import ports_of
-from serving.agent import server_ports
+from serving.targets.agent import server_ports
 from sluicegate.stack import tcp_ports
 from sluicegate.stack.tcp_ports import ReservedPorts, is_free
 
@@ -27,7 +27,7 @@ def test_what_is_no_range_stops_the_start_with_a_sentence(told: str) -> None:
         ports_of(told)
 
 
-@pytest.mark.parametrize("module", ["serving.agent.server_ports", "sluicegate.stack.tcp_ports"])
+@pytest.mark.parametrize("module", ["serving.targets.agent.server_ports", "sluicegate.stack.tcp_ports"])
 def test_a_program_says_no_more_than_that(module: str) -> None:
     command = [sys.executable, "-c", f"import {module}"]
     ended = subprocess.run(

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from serving.adapters.prometheus import Prometheus
 from serving.ports import CounterQuery, CounterSample, ExternalMetrics, MetricsError
+from serving.traffic.adapters.prometheus import Prometheus
 from tests.support.fakes.ports import FakeMetrics
 from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 from tests.support.servers.faulty_proxy import FaultyProxy, faulty_proxy

@@ -8,8 +8,8 @@ from dataclasses import fields
 import pynvml
 import pytest
 
-from serving.agent.gpu_reader import MOST_XIDS, GpuReader
-from serving.core.gpu import Gpu, GpuReading, Xid, reading_of
+from serving.targets.agent.gpu_reader import MOST_XIDS, GpuReader
+from serving.targets.core.gpu import Gpu, GpuReading, Xid, reading_of
 from tests.support.fakes.nvml import RECORDINGS, RecordedLibrary, record, replayed
 
 EVERY = sorted(path.stem for path in RECORDINGS.glob("*.json"))

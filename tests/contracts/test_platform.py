@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
+from serving.targets.platforms import PLATFORMS
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
 from registry.models import Release
-from serving.actions.lifecycle import mark_serving
-from serving.actions.routes import set_route
-from serving.core.endpoints import EndpointState
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.endpoints import EndpointState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Endpoint, Environment, ListedServer, Node, Replica, Server
-from serving.queries.endpoints import answers, names_of, running, standing_at, with_answering
-from serving.targets import PLATFORMS
+from serving.targets.actions.lifecycle import mark_serving
 from serving.targets.port import REASONS, Platform
+from serving.traffic.actions.routes import set_route
+from serving.traffic.queries.endpoints import answers, names_of, running, standing_at, with_answering
 from tests.support.fakes.platform import NO_ROOM, FakeKubernetes
 from tests.support.worlds.factories import RUNTIME, make_environment, make_node, make_release, make_server
 
@@ -56,7 +56,7 @@ class Rig:
 
 
 def _agent_brings_up(handle: str, host: str, port: int) -> None:
-    """As `serving.agent.reconciler` writes it down."""
+    """As `serving.targets.agent.reconciler` writes it down."""
     replica = Replica.objects.get(pk=handle)
     Server.objects.filter(replica=replica, ended_at=None).update(ended_at=timezone.now(), is_serving=False)
     Replica.objects.filter(pk=handle).update(state=ReplicaState.READY)

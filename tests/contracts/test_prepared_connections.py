@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.adapters.triton_requests import opened, parcel_of
 from serving.ports import HTTP, InferenceError, PreparedRequests
+from serving.servers.adapters.triton_requests import opened, parcel_of
 from tests.support.rigs.gateway_rig import wait_until
 
 HOST = "127.0.0.1"

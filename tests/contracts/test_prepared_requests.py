@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from serving.adapters.triton_requests import parcel_of
 from serving.ports import HTTP, InferenceError, PreparedRequests
+from serving.servers.adapters.triton_requests import parcel_of
 from tests.support.servers.stub_requests import backend, requests  # noqa: F401
 from tests.support.servers.stub_server import FULL, Backend
 

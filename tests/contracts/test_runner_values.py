@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from registry.core.serving import sent_dims
-from serving.adapters.triton import TritonServer
-from serving.adapters.triton_requests import parcel_of
-from serving.agent import warmup
 from serving.ports import HTTP, InferenceError
+from serving.servers.adapters.triton import TritonServer
+from serving.servers.adapters.triton_requests import parcel_of
+from serving.targets.agent import warmup
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher

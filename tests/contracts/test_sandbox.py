@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.agent import containment
-from serving.agent.sandbox import spec as specs
-from serving.agent.sandbox.spec import NAMESPACES, PROC, USER
+from serving.targets.agent import containment
+from serving.targets.agent.sandbox import spec as specs
+from serving.targets.agent.sandbox.spec import NAMESPACES, PROC, USER
 from tests.support.rigs.sandbox_rig import BOUNDS, MIB, Ground, expected, ground
 
 #: Every way that an agent may choose, and whether root starts it.

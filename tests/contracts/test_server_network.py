@@ -12,7 +12,7 @@ from ledger.adapters import outbound
 from notifications.adapters import webhook_sender
 from notifications.core.delivery import Outcome
 from registry.storage.s3 import S3Store, ca_bundle
-from serving.adapters.prometheus import Prometheus
+from serving.traffic.adapters.prometheus import Prometheus
 from tests.support.rigs.certificates import Authority
 from tests.support.servers.secure_server import Proxy, SecureServer
 

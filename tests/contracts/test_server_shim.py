@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from ledger.adapters.linux_processes import is_running, started_at_ticks
-from serving.agent import containment, scratch, server_log, server_shim, shim_record
-from serving.agent.log_tail import end_of
-from serving.agent.sandbox.spec import ENVIRONMENT, LANDLOCK, SECCOMP, Bounds
+from serving.targets.agent import containment, scratch, server_log, server_shim, shim_record
+from serving.targets.agent.log_tail import end_of
+from serving.targets.agent.sandbox.spec import ENVIRONMENT, LANDLOCK, SECCOMP, Bounds
 from tests.support.rigs.sandbox_rig import NOBODY, ordinary_python
 
 pytestmark = pytest.mark.root_too  # root runs servers in other ways
@@ -117,7 +117,7 @@ def keep(request: pytest.FixtureRequest) -> Iterator[Callable[..., Kept]]:
 LOOKS_OFTEN = """
 import sys
 from pathlib import Path
-from serving.agent import server_shim
+from serving.targets.agent import server_shim
 server_shim._LOOK_EVERY_S = 0.2
 sys.exit(server_shim.keep(Path(sys.argv[1])))
 """
@@ -186,7 +186,7 @@ def test_folders_that_are_too_deep_are_refused_and_removed(tmp_path: Path) -> No
 CLOSES = """
 import os, sys
 from pathlib import Path
-from serving.agent import scratch
+from serving.targets.agent import scratch
 top = Path(sys.argv[1]) / "top"
 for mode in (0o300, 0o500, 0o000, 0o700):
     (top / f"{mode:o}" / "below" / "further").mkdir(parents=True)

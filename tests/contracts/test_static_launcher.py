@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from tritonclient import grpc as triton_grpc
 
-from serving.adapters.triton import TritonServer
-from serving.agent import health_check, model_repository, static_launcher
-from serving.agent.blob_cache import BlobCache
-from serving.agent.node_agent import facts
-from serving.agent.static_launcher import StaticLauncher
-from serving.core.static_servers import NOTHING, REQUEST, StaticServer
 from serving.ports import LaunchError, RunningServer
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent import health_check, model_repository, static_launcher
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.node_agent import facts
+from serving.targets.agent.static_launcher import StaticLauncher
+from serving.targets.core.static_servers import NOTHING, REQUEST, StaticServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import wait_until

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.adapters.triton import TritonServer
-from serving.adapters.triton_streams import joined
 from serving.ports import InferenceError, InferenceServer
+from serving.servers.adapters.triton import TritonServer
+from serving.servers.adapters.triton_streams import joined
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel

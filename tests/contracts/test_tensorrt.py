@@ -18,8 +18,8 @@ from registry.core.engine_flavour import RTX, STANDARD, Flavour
 from registry.core.engine_profile import InputProfile
 from registry.core.formats import tensorrt as header
 from registry.core.formats.window import Window
-from serving.adapters import cuda, tensorrt
-from serving.adapters.cuda import Cuda, CudaError
+from serving.targets.adapters import cuda, tensorrt
+from serving.targets.adapters.cuda import Cuda, CudaError
 from tests.support.fakes.cuda import FakeCudaLibrary
 from tests.support.rigs.tensorrt_rig import fake_tensorrt, use_rtx
 from tests.support.worlds.golden_models import INPUTS, embedding_graph

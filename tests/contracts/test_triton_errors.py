@@ -10,9 +10,9 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.adapters.triton import TritonServer
-from serving.core.redaction import last_words, redacted
 from serving.ports import InferenceError
+from serving.servers.adapters.triton import TritonServer
+from serving.servers.core.redaction import last_words, redacted
 
 
 def test_a_traceback_keeps_files_and_lines_but_no_folders() -> None:

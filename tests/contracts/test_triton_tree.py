@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from registry.core.triton_tree import tree_of
-from serving.adapters.triton import TritonServer
-from serving.agent import model_repository
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent import model_repository
 from tests.contracts.serving_models import MemoryBlobs, launch_spec, manifest, serving
 from tests.support.rigs.triton_rig import local_launcher
 

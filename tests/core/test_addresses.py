@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.core.addresses import LONGEST_PATH_BYTES, Address, gateway_identity, why_not_served_at
+from serving.environments.core.addresses import LONGEST_PATH_BYTES, Address, gateway_identity, why_not_served_at
 
 
 def test_a_gateways_certificate_names_it_by_a_uri() -> None:

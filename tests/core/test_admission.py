@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from serving.core.admission import LEAST_PER_INSTANCE, Proof, Source, admission_of
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, WELL_WITHIN_S
+from serving.traffic.core.admission import LEAST_PER_INSTANCE, Proof, Source, admission_of
+from serving.traffic.core.routes import IN_FLIGHT_PER_INSTANCE, WELL_WITHIN_S
 from sluicegate.cli import push
 from validators.core.full_server import measured_when_full
 

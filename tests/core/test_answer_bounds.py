@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from serving.adapters import triton_requests
-from serving.adapters.triton_errors import grpc_error, http_error
-from serving.adapters.triton_requests import CHANNEL, MOST_ANSWER_BYTES, responses
 from serving.ports import InferenceError
+from serving.servers.adapters import triton_requests
+from serving.servers.adapters.triton_errors import grpc_error, http_error
+from serving.servers.adapters.triton_requests import CHANNEL, MOST_ANSWER_BYTES, responses
 
 
 def test_a_stream_has_a_bound_on_all_its_responses(monkeypatch: pytest.MonkeyPatch) -> None:

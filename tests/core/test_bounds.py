@@ -6,7 +6,7 @@ import gc
 import json
 import weakref
 
-from serving.core.bounds import bounds_of
+from serving.traffic.core.bounds import bounds_of
 
 
 class Text(str):

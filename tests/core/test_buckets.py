@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.outcomes import is_failure
+from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES
+from serving.traffic.core.outcomes import is_failure
 
 #: A gateway gets its edges when it starts and keeps them until it is started anew: a control plane with other edges would
 #: take one bucket for another. So these change only together with a restart of every gateway.

@@ -12,16 +12,16 @@ from registry.core.contract import read_settings
 from registry.core.traffic import shares_pct
 from registry.models import ServedModel
 from rollouts.core.request_mix import OF_CLASS, Mix, mix_of_classes
-from serving.adapters.envoy_hosts import _hosts
-from serving.adapters.envoy_stats import parse
-from serving.control_plane.clusters import clusters, endpoints
-from serving.control_plane.model_settings import classes_of
-from serving.control_plane.request_classes import CLASS_HEADER
-from serving.control_plane.tenants import tenant_metadata
-from serving.control_plane.virtual_hosts import vhost
-from serving.core.request_classes import ONE_POOL, Pool, RequestClasses
-from serving.core.routes import Arm, ModelRoute, ServerAddress
 from serving.ports import TenantCounters
+from serving.traffic.adapters.envoy_hosts import _hosts
+from serving.traffic.adapters.envoy_stats import parse
+from serving.traffic.control_plane.clusters import clusters, endpoints
+from serving.traffic.control_plane.model_settings import classes_of
+from serving.traffic.control_plane.request_classes import CLASS_HEADER
+from serving.traffic.control_plane.tenants import tenant_metadata
+from serving.traffic.control_plane.virtual_hosts import vhost
+from serving.traffic.core.request_classes import ONE_POOL, Pool, RequestClasses
+from serving.traffic.core.routes import Arm, ModelRoute, ServerAddress
 
 QUOTA = {"requests_per_s": 10}
 TENANTS = {"header": "x-tenant", "named": {"gold": QUOTA, "tin": QUOTA}, "others": QUOTA}

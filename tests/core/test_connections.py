@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from registry.core.kinds import tells_live
-from serving.adapters.linux_connections import open_connections
+from serving.targets.adapters.linux_connections import open_connections
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 

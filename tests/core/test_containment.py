@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.core.containment import Containment, may_run_code, not_contained, of_facts
+from serving.targets.core.containment import Containment, may_run_code, not_contained, of_facts
 
 
 def facts(tier: str, **more: object) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.core.made_up import NUMPY_TYPES, SAMPLE_TEXT, made_up_item, made_up_items
+from serving.servers.core.made_up import NUMPY_TYPES, SAMPLE_TEXT, made_up_item, made_up_items
 from validators.core.contract import (
     Tensor,
     batch_sizes,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.core.dcgm import GpuSeries, as_series, questions, reading_from
-from serving.core.gpu import Gpu, GpuReading
+from serving.targets.core.dcgm import GpuSeries, as_series, questions, reading_from
+from serving.targets.core.gpu import Gpu, GpuReading
 from tests.core.test_gpu_health import judged
 from validators.core.gpu_checks import CHECKS
 from validators.core.verdict import Verdict

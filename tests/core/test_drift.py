@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.core.drift import Drift
+from serving.targets.core.drift import Drift
 
 SEALED, OTHER = "a" * 64, "b" * 64
 

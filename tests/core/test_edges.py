@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serving.core.made_up import made_up_item
+from serving.servers.core.made_up import made_up_item
 from validators.core.contract import Tensor
 from validators.core.edges import Edge, Expected, Outcome, edges_of, judge_edges
 from validators.core.verdict import Judgement, Verdict

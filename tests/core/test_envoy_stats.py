@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from serving.adapters.envoy_stats import Counted, parse
-from serving.core.buckets import EDGES_US
 from serving.ports import ArmCounters
+from serving.traffic.adapters.envoy_stats import Counted, parse
+from serving.traffic.core.buckets import EDGES_US
 
 DRAWN, OTHER = "sha256:" + "2b" * 32, "sha256:" + "1a" * 32
 LABELS = f"model.m.digest.{DRAWN}.entry.split"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.core.warm_requests import requests
+from serving.servers.core.warm_requests import requests
 from validators.core.contract import Tensor
 from validators.core.policy import parse_policy
 from validators.execution.gates.context import GateContext, example_items

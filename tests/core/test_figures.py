@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from insights.collector import family
 from insights.core.figures import Buckets, Figure, FigureType
 from insights.queries.traffic_figures import DURATION, EXPORTED_US, _buckets
-from serving.core.buckets import EDGES_US
 from serving.ports import ArmCounters
+from serving.traffic.core.buckets import EDGES_US
 from tests.support.house.figures import PAGE, exported, written
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from serving.control_plane.flights import Flights, Sent
-from serving.control_plane.following import Following
-from serving.control_plane.protos import ENDPOINTS
+from serving.traffic.control_plane.flights import Flights, Sent
+from serving.traffic.control_plane.following import Following
+from serving.traffic.control_plane.protos import ENDPOINTS
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

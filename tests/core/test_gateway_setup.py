@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.core.gateway_setup import GatewaySetup
+from serving.traffic.core.gateway_setup import GatewaySetup
 
 FAR = {"control_planes": "10.0.0.1:18000", "certificate": "/c", "key": "/k", "authority": "/a"}
 

@@ -6,11 +6,11 @@ import dataclasses
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE
-from serving.control_plane.received import StreamAck
-from serving.control_plane.snapshot import compile_listeners, compile_table
-from serving.control_plane.stream import ACK_TIMEOUT_S, GRACE_S, OLDER_CONNECTIONS, RETRY_S, STUCK_S
-from serving.core.routes import RoutingTable
+from serving.traffic.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, OLDER_ROUTES, SCOPE
+from serving.traffic.control_plane.received import StreamAck
+from serving.traffic.control_plane.snapshot import compile_listeners, compile_table
+from serving.traffic.control_plane.stream import ACK_TIMEOUT_S, GRACE_S, OLDER_CONNECTIONS, RETRY_S, STUCK_S
+from serving.traffic.core.routes import RoutingTable
 from tests.support.servers.gateway_peer import B, C, Peer, route, snapshot
 
 

@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
-from serving.control_plane.received import StreamAck
-from serving.control_plane.snapshot import MOST_STEPS, Snapshot, compile_listeners, compile_table
-from serving.control_plane.stream import GatewayStream
-from serving.core.routes import Arm, ModelRoute, RoutingTable, ServerAddress
+from serving.traffic.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
+from serving.traffic.control_plane.received import StreamAck
+from serving.traffic.control_plane.snapshot import MOST_STEPS, Snapshot, compile_listeners, compile_table
+from serving.traffic.control_plane.stream import GatewayStream
+from serving.traffic.core.routes import Arm, ModelRoute, RoutingTable, ServerAddress
 
 Response, Request = discovery_pb2.DeltaDiscoveryResponse, discovery_pb2.DeltaDiscoveryRequest
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

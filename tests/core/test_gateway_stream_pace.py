@@ -6,11 +6,11 @@ import dataclasses
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.flights import MOST_FLYING
-from serving.control_plane.protos import ENDPOINTS, SCOPE
-from serving.control_plane.snapshot import Snapshot
-from serving.control_plane.stream import ACK_TIMEOUT_S, RETRY_S
-from serving.core.routes import ServerAddress
+from serving.traffic.control_plane.flights import MOST_FLYING
+from serving.traffic.control_plane.protos import ENDPOINTS, SCOPE
+from serving.traffic.control_plane.snapshot import Snapshot
+from serving.traffic.control_plane.stream import ACK_TIMEOUT_S, RETRY_S
+from serving.traffic.core.routes import ServerAddress
 from tests.support.servers.gateway_peer import A, Peer, route, snapshot
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from serving.core.gpu import (
+from serving.targets.core.gpu import (
     Gpu,
     GpuProcess,
     GpuReading,

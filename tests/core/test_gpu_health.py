@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ledger.core.errors import Invalid
-from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import Gpu, GpuProcess, GpuReading, Xid, with_servers
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.core.gpu import Gpu, GpuProcess, GpuReading, Xid, with_servers
 from tests.support.fakes.nvml import replayed
 from validators.core.gpu_checks import CHECKS, Watch, Window, window_of
 from validators.core.gpu_health import MOST_GPUS, counts, judge_gpu

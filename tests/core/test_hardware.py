@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serving.agent.hardware import cpu_model_in, hardware
-from serving.core.hardware import difference
+from serving.targets.agent.hardware import cpu_model_in, hardware
+from serving.targets.core.hardware import difference
 
 NAMES = ("r2", "r1")
 H100 = {"gpus": ["NVIDIA H100"], "driver": "550.1", "cpu_model": "EPYC", "cpu_count": 16}

@@ -16,7 +16,7 @@ from rollouts.core.policy import FULL_BP
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.shortage import shortage_at
 from rollouts.core.snapshot import Identity
-from serving.core.replicas import share_of
+from serving.environments.core.replicas import share_of
 from tests.core.test_decide import BREACHES, POLICY, snapshot
 from tests.support.worlds.snapshots import changed
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from serving.core.health import (
+from serving.targets.core.health import (
     AWAY_S,
     HUNG_AFTER_LAST_STABLE_S,
     HUNG_AFTER_S,

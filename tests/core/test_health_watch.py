@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.agent import health_check
-from serving.core.health import (
+from serving.ports import Inference, InferenceError
+from serving.targets.agent import health_check
+from serving.targets.core.health import (
     HUNG_AFTER_LAST_STABLE_S,
     HUNG_AFTER_S,
     Health,
@@ -18,7 +19,6 @@ from serving.core.health import (
     Timeouts,
     verdict,
 )
-from serving.ports import Inference, InferenceError
 
 MANIFEST = {
     "envelope": {},

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.core.made_up import made_up_items
 from serving.ports import InferenceError
+from serving.servers.core.made_up import made_up_items
 from validators.core.contract import Tensor
 from validators.core.input_use import TEXTS, InputUse, judge_input_use, same, spelt_out, variations
 from validators.core.inputs import Arrays

@@ -11,10 +11,10 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest as Re
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse as Response
 from google.protobuf import any_pb2
 
-from serving.control_plane.kept import Holding, Resources, SnapshotFile
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
-from serving.control_plane.relay import KeptAnswers, Relay
-from serving.core.addresses import TlsFiles
+from serving.environments.core.addresses import TlsFiles
+from serving.traffic.control_plane.kept import Holding, Resources, SnapshotFile
+from serving.traffic.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
+from serving.traffic.control_plane.relay import KeptAnswers, Relay
 
 
 def one(type_url: str, name: str, version: str = "1") -> discovery_pb2.Resource:
@@ -167,7 +167,7 @@ def test_what_another_wrote_is_written_over_whole(tmp_path: Path) -> None:
 
 
 def test_changes_are_joined_before_they_outgrow_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.control_plane.kept.LEAST_TO_JOIN", 2000)
+    monkeypatch.setattr("serving.traffic.control_plane.kept.LEAST_TO_JOIN", 2000)
     path = tmp_path / "snapshot"
     file, held, parts = SnapshotFile(path, "gateway-1"), whole().whole(), []
     for number in range(100):
@@ -202,7 +202,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_no_older_one(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"serving.control_plane.{fails}", full)
+        patch.setattr(f"serving.traffic.control_plane.{fails}", full)
         for version in ("2", "3"):  # nor is there one to remove
             assert not file.write(changed(held, SCOPE, "gw/a", version))
             assert not file.path.exists()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.core.made_up import made_up_item
+from serving.servers.core.made_up import made_up_item
 from validators.core.contract import Tensor
 from validators.core.edges import Expected, judge_edges
 from validators.core.inputs import Arrays

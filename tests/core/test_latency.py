@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollouts.core.latency import CLASSES, EDGES_US, NOTHING, OpenWindow, Seen, classes_of, since, window_s
-from serving.core.buckets import EDGES_US as COUNTED_US
+from serving.traffic.core.buckets import EDGES_US as COUNTED_US
 
 
 def test_every_edge_is_one_that_gateways_count_by() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from ledger.adapters import linux_processes
 from ledger.adapters.linux_processes import children_of, cpu_s_of, is_running, started_at_ticks
-from serving.agent.process_use import use_of
+from serving.targets.agent.process_use import use_of
 
 _PR_SET_NAME = 15
 #: A process that names itself; the kernel cuts the name after 15 bytes, here within a letter.

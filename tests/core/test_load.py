@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ledger.core.errors import Invalid
-from serving.core.made_up import made_up_item
+from serving.servers.core.made_up import made_up_item
 from validators.core.cold_start import judge_cold_start
 from validators.core.contract import Tensor
 from validators.core.fault import verdict_of_failure

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.agent import shim_record
-from serving.agent.launcher import LocalLauncher
-from serving.agent.log_tail import LOOK_EVERY_S, MOST_CHARS, MOST_LINES, LogTail, cleaned, tail_of
+from serving.targets.agent import shim_record
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.log_tail import LOOK_EVERY_S, MOST_CHARS, MOST_LINES, LogTail, cleaned, tail_of
 from validators.core.load import LATENCY_EDGES_MS, Attempt, summarise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from serving.agent.model_repository import placed
+from serving.targets.agent.model_repository import placed
 
 
 def test_a_config_that_came_along_is_not_placed_beside_the_one_that_is_written() -> None:

@@ -9,7 +9,7 @@ import pytest
 from registry.core.contract import read_settings, read_slug
 from registry.core.schema import Problem
 from registry.core.spec import DOCUMENT, PROVENANCE, RUNTIME, refuse
-from serving.core.request_limits import LONGEST_S
+from serving.traffic.core.request_limits import LONGEST_S
 
 TENSOR = {"name": "x", "data_type": "FP32", "dims": [2]}
 

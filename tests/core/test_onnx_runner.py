@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.agent.runtime_image import RUNNER
+from serving.targets.agent.runtime_image import RUNNER
 from tests.contracts.serving_models import WORDS, word_count_graph
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from registry.core.kinds.triton import WORDS as TRITON
 from registry.core.kinds.words import Words, meant_grpc, meant_status
-from serving.core.outcomes import (
+from serving.traffic.core.outcomes import (
     EVIDENCE,
     GRPC,
     HTTP,

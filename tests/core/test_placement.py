@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.core.placement import Choice, Claim, Demand, Device, Spot, choose, claim_of, demand_of, fit_in
+from serving.targets.core.placement import Choice, Claim, Demand, Device, Spot, choose, claim_of, demand_of, fit_in
 
 GIB = 1024
 

@@ -12,7 +12,7 @@ from rollouts.core.evidence import Tolerance
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import followed_policy, parse_policy, stored_policy, watching_refusals
 from rollouts.core.presets import PRESETS
-from serving.core.buckets import EDGES_US
+from serving.traffic.core.buckets import EDGES_US
 
 OBJECTIVES = {"errors_max_frac": 0.002, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.agent.process_use import use_of
-from serving.core.use import Use
+from serving.targets.agent.process_use import use_of
+from serving.targets.core.use import Use
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

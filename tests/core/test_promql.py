@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.core.promql import MOST_CHARACTERS, fill, mistakes, selectors
+from serving.traffic.core.promql import MOST_CHARACTERS, fill, mistakes, selectors
 
 VALUES = {
     "release": "r14",

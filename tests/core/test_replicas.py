@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.replicas import MOST_REPLICAS, ReplicaStatus, ReplicaStep, What, desired_replicas, share_of, steps_to
+from serving.environments.core.replicas import (
+    MOST_REPLICAS,
+    ReplicaStatus,
+    ReplicaStep,
+    What,
+    desired_replicas,
+    share_of,
+    steps_to,
+)
 
 
 def replica(ordinal: int, **over: Any) -> ReplicaStatus:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ledger.core.errors import Invalid
-from serving.core.request_limits import Limits, limits_stated
+from serving.traffic.core.request_limits import Limits, limits_stated
 from validators.core.policy import checked_policy, parse_policy
 from validators.core.request_time import ASKING
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.core.use import Reading, Use
+from serving.targets.core.use import Reading, Use
 from validators.core.answered import Answered
 from validators.core.envelope import judged as with_envelope
 from validators.core.policy import parse_policy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving.core.use import Reading, Use
+from serving.targets.core.use import Reading, Use
 from tests.core.test_gate_progress import context
 from validators.core.load import Attempt, Floats
 from validators.core.policy import parse_policy

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
-from serving.control_plane.virtual_hosts import vhost
-from serving.core.addresses import Address
-from serving.core.asleep import Asleep
-from serving.core.lifecycle import ReplicaState
-from serving.core.outcomes import is_failure
-from serving.core.request_limits import Limits
-from serving.core.routes import (
+from serving.environments.core.addresses import Address
+from serving.environments.core.lifecycle import ReplicaState
+from serving.traffic.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
+from serving.traffic.control_plane.virtual_hosts import vhost
+from serving.traffic.core.asleep import Asleep
+from serving.traffic.core.outcomes import is_failure
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import (
     Arm,
     ModelRoute,
     Prober,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.agent.runtime_image import RuntimeMissing, installed_of
+from serving.targets.agent.runtime_image import RuntimeMissing, installed_of
 
 ONNX_RUNTIMES = ("onnxruntime", "onnxruntime_gpu")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rollouts.core.request_mix import classes_of
-from serving.core.buckets import SIZE_EDGES
-from serving.core.made_up import made_up_item
+from serving.servers.core.made_up import made_up_item
+from serving.traffic.core.buckets import SIZE_EDGES
 from tests.core.test_gate_progress import TEXT, context
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.contract import tensors_of

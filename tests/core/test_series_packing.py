@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollouts.core.watch.pace import left_s
-from serving.core.buckets import EDGES_US
+from serving.traffic.core.buckets import EDGES_US
 from serving.traffic.core.packing import MINUTES, packed, summed, unpacked
 from serving.traffic.core.quantiles import quantiles
 

@@ -15,9 +15,9 @@ from registry.core.kinds.llamacpp import LLAMACPP
 from registry.core.kinds.texts import BODY, CHAT, COMPLETIONS, INTERFACES, PROMPT, TEXT
 from registry.core.kinds.words import meant_status
 from registry.core.spec import Spec, read_spec
-from serving.control_plane.calls import NAMING_PATHS
 from serving.ports import InferenceError
 from serving.servers.text_server import body_of
+from serving.traffic.control_plane.calls import NAMING_PATHS
 from validators.execution.runners.contract import gateway_bytes
 
 IMAGE = "local/llamacpp@sha256:" + "a" * 64

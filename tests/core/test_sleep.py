@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.placement import Claim, Demand, Device, Spot, fit_in
-from serving.core.sleep import (
+from serving.environments.core.sleep_lifecycle import SleepRule
+from serving.targets.core.placement import Claim, Demand, Device, Spot, fit_in
+from serving.targets.core.sleep import (
     FRESH_S,
     LEAST_S,
     MOST_S,
@@ -19,7 +20,6 @@ from serving.core.sleep import (
     UNKNOWN_WAKE_S,
     Count,
     Quiet,
-    SleepRule,
     Yielder,
     heard,
     is_demand,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serving.core.containment import may_run_code
-from serving.core.static_servers import NOTHING, REQUEST, StaticServer, differences, mistakes, share_files
+from serving.targets.core.containment import may_run_code
+from serving.targets.core.static_servers import NOTHING, REQUEST, StaticServer, differences, mistakes, share_files
 
 SETTINGS = str(Path(__file__).resolve().parents[2] / "sluicegate" / "settings.py")
 RUNTIME = f"company/triton@sha256:{'a' * 64}"

@@ -13,8 +13,8 @@ from registry.core.pbtxt import render
 from registry.core.schema import Problem
 from registry.core.serving import against_contract, sent_dims
 from registry.core.spec import Spec, parse_spec
-from serving.agent import warmup
-from serving.core.static_servers import differences
+from serving.targets.agent import warmup
+from serving.targets.core.static_servers import differences
 from tests.support.worlds.registry_samples import release_yaml
 from validators.core.contract import compare_answer, tensors_of
 from validators.core.inputs import item_arrays, stack

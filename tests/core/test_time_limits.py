@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from serving.adapters import envoy_bootstrap
-from serving.control_plane import listener, virtual_hosts
-from serving.core.request_limits import LONGEST_S, Limits, limits_stated
+from serving.traffic.adapters import envoy_bootstrap
+from serving.traffic.control_plane import listener, virtual_hosts
+from serving.traffic.core.request_limits import LONGEST_S, Limits, limits_stated
 from tests.support.house import time_limits
 from tests.support.house.time_limits import APART, FOLLOWING, PAGE
 

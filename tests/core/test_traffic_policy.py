@@ -11,11 +11,11 @@ from registry.core.traffic import MOST_TENANTS, quotas_per_s
 from registry.models import ServedModel
 from rollouts.core.latency import NOTHING, Classes, added
 from rollouts.core.tenant_traffic import TenantMinute, TenantTraffic
-from serving.adapters.envoy_stats import parse
-from serving.control_plane.model_settings import is_idempotent, retries_resets
-from serving.control_plane.tenants import peer_filters, quotas, tenant_metadata
-from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
+from serving.traffic.adapters.envoy_stats import parse
+from serving.traffic.control_plane.model_settings import is_idempotent, retries_resets
+from serving.traffic.control_plane.tenants import peer_filters, quotas, tenant_metadata
+from serving.traffic.core.tenants import Quota, Tenants
 
 POLICY: dict[str, Any] = {
     "tenants": {

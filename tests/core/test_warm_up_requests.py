@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.agent.warmup import requests
+from serving.targets.agent.warmup import requests
 
 FLOATS = [{"name": name, "data_type": "FP32", "dims": [-1]} for name in ("x", "y")]
 SERVING: dict[str, Any] = {

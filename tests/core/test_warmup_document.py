@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from registry.core.spec import Spec, parse_spec
-from serving.agent import warmup
-from serving.core.made_up import SHARES, made_up_items
+from serving.servers.core.made_up import SHARES, made_up_items
+from serving.targets.agent import warmup
 from tests.support.worlds.registry_samples import release_yaml
 from validators.core.contract import tensors_of
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from registry.core.serving import DATA_TYPES
 from registry.core.spec import read_spec
 from registry.core.warmup_values import sent_shape, value_problem
-from serving.agent.warmup import array
+from serving.targets.agent.warmup import array
 from tests.support.worlds.registry_samples import release_yaml
 
 IN_RANGE: dict[str, list[Any]] = {

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from registry.core.spec import read_spec
-from serving.adapters import tensorrt
+from serving.targets.adapters import tensorrt
 from sluicegate.cli.main import main
 from sluicegate.client.folder import read_folder
 from tests.support.fakes.cuda import FakeCudaLibrary

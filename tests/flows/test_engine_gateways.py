@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from rollouts.core.engine_state import EngineState
 from rollouts.models import DecisionRecord
-from serving.adapters.counter_readers import CounterReaders
+from serving.traffic.adapters.counter_readers import CounterReaders
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.rigs.gateway_rig import wait_until
 from tests.support.worlds.rollout_crowd import HANGS_S, World

@@ -17,10 +17,10 @@ from rollouts.core.tick_history import rows_in
 from rollouts.engine import surge
 from rollouts.models import DecisionRecord
 from rollouts.queries.replay import history_of
-from serving.actions.replicas import continue_placing, scale_release
 from serving.models import Node, Replica, ReplicaTarget, Route, Server
-from serving.queries.admission import admissions_of
-from serving.queries.endpoints import HEARD_WITHIN
+from serving.targets.actions.replicas import continue_placing, scale_release
+from serving.traffic.queries.admission import admissions_of
+from serving.traffic.queries.endpoints import HEARD_WITHIN
 from tests.core.test_capacity_plan import CAPACITY
 from tests.flows.test_engine_people import act, turns
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof

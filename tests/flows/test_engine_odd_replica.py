@@ -15,9 +15,9 @@ from rollouts.engine import loop, odd_replicas
 from rollouts.models import DecisionRecord
 from rollouts.queries import headroom
 from rollouts.queries.replay import history_of
-from serving.actions.replicas import continue_placing
 from serving.models import Replica, ReplicaTarget, Server
 from serving.ports import GatewayError, HostCounts
+from serving.targets.actions.replicas import continue_placing
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.worlds.factories import make_node, make_replica, make_server
 from tests.support.worlds.rollout_story import Story

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import connection
 
 from ledger.models import Lease
-from serving.actions import notify_routes
+from serving.targets.actions import notify_routes
 from sluicegate.settings import BASE_DIR
 from tests.support.rigs.gateway_rig import wait_until
 

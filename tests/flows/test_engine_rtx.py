@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, load, save
 from registry.core.file_lint import lint
 from registry.core.formats import inspect
 from registry.core.spec import parse_spec
-from serving.adapters import cuda, tensorrt
-from serving.adapters.cuda import CudaError
+from serving.targets.adapters import cuda, tensorrt
+from serving.targets.adapters.cuda import CudaError
 from sluicegate.cli.main import main
 from tests.flows.test_engine_commands import CHANGES, files, told
 from tests.support.rigs.parts import absent

@@ -17,9 +17,9 @@ from rollouts.engine import loop, stable_replicas
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import headroom
 from rollouts.queries.replay import history_of
-from serving.control_plane import store
 from serving.models import Gateway, Node, Replica, ReplicaTarget, Server
 from serving.ports import GatewayError, HostCounts
+from serving.traffic.control_plane import store
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.worlds.factories import make_node, make_replica, make_server
 from tests.support.worlds.rollout_story import Story

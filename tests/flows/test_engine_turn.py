@@ -25,8 +25,8 @@ from rollouts.engine import tick_writer
 from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.timings import EngineLimits
 from rollouts.models import DecisionRecord, Rollout
-from serving.control_plane import store
 from serving.models import Gateway, Replica, Route, Server
+from serving.traffic.control_plane import store
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.support.worlds.rollout_crowd import AT_ONCE, World
 
@@ -393,7 +393,7 @@ def test_the_engine_tells_how_well_it_keeps_up(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_acknowledgements_of_many_routes_are_those_of_each() -> None:
-    from serving.queries.routes import acknowledged, acknowledgements
+    from serving.traffic.queries.routes import acknowledged, acknowledgements
 
     world = World(models=2, environments=2)
     world.obey()

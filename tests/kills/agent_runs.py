@@ -13,12 +13,12 @@ from django.utils import timezone
 
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.actions.lifecycle import mark_serving, record_server, register_node
-from serving.agent import node_agent
-from serving.agent.timings import AgentTimings
-from serving.core.placement import Claim
 from serving.models import Environment, Node, Replica
 from serving.ports import LaunchSpec
+from serving.targets.actions.lifecycle import mark_serving, record_server, register_node
+from serving.targets.agent import node_agent
+from serving.targets.agent.timings import AgentTimings
+from serving.targets.core.placement import Claim
 from tests.kills import databases, fleet_checks
 from tests.kills.campaign import Played
 from tests.kills.fleet_checks import Seen

@@ -10,10 +10,10 @@ from typing import Any
 
 from ledger.models import Event
 from ledger.queries.chain_verification import verify_chain
-from serving.core.placement import claim_of
+from serving.environments.queries.inventory import live_replicas
 from serving.models import Node, Replica, Server
-from serving.queries.inventory import live_replicas
-from serving.queries.replicas import observed
+from serving.targets.core.placement import claim_of
+from serving.targets.queries.replicas import observed
 from tests.kills.machine import Machine
 
 #: What is done once for each replica, or each time that people ask; how often servers are begun and adopted rests on who dies.

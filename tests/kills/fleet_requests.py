@@ -9,8 +9,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from serving.actions.gateways import drain_gateway
 from serving.models import Environment, Gateway, Replica
+from serving.traffic.actions.gateways import drain_gateway
 from tests.kills.fleet_stories import PEOPLE, Chapter, Fleet, FleetStory
 
 #: If-Match: whatever version there is; and where none is asked for.

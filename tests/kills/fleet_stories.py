@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from registry.models import Release
-from serving.actions.replicas import scale_release
-from serving.actions.routes import set_route
 from serving.models import Environment, Node
+from serving.targets.actions.replicas import scale_release
+from serving.traffic.actions.routes import set_route
 from tests.support.worlds.factories import make_environment, make_model, make_release, resealed
 
 PEOPLE = Actor.system("test")

@@ -20,9 +20,9 @@ from typing import Any
 
 from django.db import connections
 
-from serving.control_plane import change_listener
 from serving.models import Route, RouteAck
 from serving.ports import GatewayCounters
+from serving.traffic.control_plane import change_listener
 from tests.kills.process import Child, fork
 from tests.support.fakes.gateway import FakeGateway, envoy_page
 

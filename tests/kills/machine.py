@@ -23,7 +23,7 @@ _PIDS = 900_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """Implements `serving.agent.node_launcher.NodeLauncher`."""
+    """Implements `serving.targets.agent.node_launcher.NodeLauncher`."""
 
     name: str
     servers: Path

@@ -15,10 +15,10 @@ from django.core.management import call_command, load_command_class
 from envoy.service.discovery.v3 import discovery_pb2
 
 from rollouts.models import Rollout
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
-from serving.control_plane.server import SERVICE
-from serving.core.addresses import UNIX
+from serving.environments.core.addresses import UNIX
 from serving.models import Route, RouteAck
+from serving.traffic.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
+from serving.traffic.control_plane.server import SERVICE
 from tests.kills import databases, gateway
 from tests.kills.campaign import Played
 from tests.kills.engine_runs import LONGEST_S, Telling

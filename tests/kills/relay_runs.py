@@ -16,12 +16,12 @@ from envoy.service.discovery.v3 import discovery_pb2
 from accounts.core.access import Actor
 from ledger.adapters import files
 from registry.models import Release
-from serving.actions.routes import set_route
-from serving.control_plane import kept, relay
-from serving.control_plane.clusters import NAMESPACE
-from serving.control_plane.protos import SCOPE
-from serving.core.addresses import UNIX
+from serving.environments.core.addresses import UNIX
 from serving.models import Route, RouteAck
+from serving.traffic.actions.routes import set_route
+from serving.traffic.control_plane import kept, relay
+from serving.traffic.control_plane.clusters import NAMESPACE
+from serving.traffic.control_plane.protos import SCOPE
 from tests.kills import checks, databases, gateway
 from tests.kills.campaign import Played
 from tests.kills.lines import Lines
@@ -42,7 +42,7 @@ WRITERS: tuple[Callable[..., object], ...] = (
 def passes_on(
     trace: Path, at: Point | None, place: Path, breaks: Callable[[], tuple[Callable[..., object], ...]]
 ) -> None:
-    """`python -m serving.control_plane.relay` in this process."""
+    """`python -m serving.traffic.control_plane.relay` in this process."""
     Lines(str(trace), at, WRITERS + breaks()).watch()
     one = relay.Relay(_file(place), (f"{UNIX}{place / 'ads.sock'}",))
     asyncio.run(relay.run(one, f"{UNIX}{place / 'relay.sock'}"))

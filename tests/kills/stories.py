@@ -16,8 +16,8 @@ from registry.models import Release
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL
 from rollouts.models import DecisionRecord, ProbeTally, Rollout
-from serving.actions.routes import set_route
 from serving.models import Environment, Gateway, Replica
+from serving.traffic.actions.routes import set_route
 from tests.kills.gateway import NAME, RunningGateway
 from tests.support.worlds.factories import (
     make_admin,

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.core.buckets import EDGES_US
 from serving.ports import GatewayCounters
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.core.buckets import EDGES_US
 from sluicegate.settings import BASE_DIR
 from tests.kills import campaign, checks, gateway, victims
 from tests.kills.__main__ import _campaign, _handful, _said

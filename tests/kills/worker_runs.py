@@ -25,10 +25,10 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.core.lifecycle import JobState
 from ledger.models import Job
 from ledger.tasks import run_job
-from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import GpuReading, with_servers
-from serving.core.use import Reading, Use
 from serving.models import Replica, Server
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.core.gpu import GpuReading, with_servers
+from serving.targets.core.use import Reading, Use
 from serving.targets.local_trial import LocalServer
 from tests.kills import checks, databases
 from tests.kills.campaign import Played

@@ -9,7 +9,7 @@ from django.urls import reverse
 from accounts.core.access import Actor
 from registry import actions
 from registry.models import Release
-from serving.actions.routes import set_route
+from serving.traffic.actions.routes import set_route
 from tests.support.worlds.factories import make_environment
 from tests.support.worlds.model_files import onnx_file, tokenizer_file
 from tests.support.worlds.registry_samples import draft_with, person, served_model

@@ -15,7 +15,7 @@ from accounts.core.access import Actor, Role
 from accounts.models import User
 from registry.adapters.capability_evidence import capabilities
 from serving.models import Node, Replica, Server
-from serving.queries.fleet import fleet_of
+from serving.targets.queries.fleet import fleet_of
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
 from tests.support.worlds.factories import (

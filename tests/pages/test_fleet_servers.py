@@ -14,9 +14,9 @@ from registry import actions
 from registry.core.oms import SIGNATURE_TYPE
 from registry.models import Attestation, Release
 from registry.queries.signature_state import wrong_signatures
-from serving.agent.node_agent import Agent
 from serving.models import Server
-from serving.queries.fleet import attested
+from serving.targets.agent.node_agent import Agent
+from serving.targets.queries.fleet import attested
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import signed_in
 from tests.support.worlds.factories import (

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from registry.models import Release
-from serving.actions import keep_log
 from serving.models import ServerLog
+from serving.targets.actions import keep_log
 from tests.pages.markup import squeezed
 from tests.support.worlds.factories import (
     make_environment,

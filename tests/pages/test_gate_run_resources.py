@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from serving.core.use import Reading, Use
+from serving.targets.core.use import Reading, Use
 from tests.pages.test_gate_run_page import judge, member, running, shown  # noqa: F401
 from validators.core.answered import Answered
 from validators.core.envelope import judged

@@ -12,9 +12,9 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import User
-from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import GpuReading
 from serving.models import Node
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.core.gpu import GpuReading
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_gpu_health import judged
 from tests.pages.gallery import hardware

@@ -17,7 +17,7 @@ from accounts.models import User
 from registry.models import ServedModel
 from rollouts.actions.retiring import remove_environment
 from rollouts.queries.serving_history import moves_of
-from serving.actions.routes import set_route
+from serving.traffic.actions.routes import set_route
 from tests.pages.markup import squeezed
 from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
 from tests.support.worlds.factories import make_admin, make_model, make_release, make_team, make_user

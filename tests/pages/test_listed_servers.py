@@ -8,8 +8,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts.core.access import Actor
-from serving.actions.lifecycle import ensure_replica, register_node
 from serving.models import Environment, ListedServer, Replica
+from serving.targets.actions.lifecycle import ensure_replica, register_node
 from tests.support.worlds.factories import RUNTIME, make_environment, make_release, make_user
 
 pytestmark = pytest.mark.django_db

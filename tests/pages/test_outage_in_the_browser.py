@@ -19,8 +19,8 @@ from registry.models import Release
 from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import TrafficRecord
+from serving.environments.queries.reporting import REPORTS_WITHIN
 from serving.models import Node
-from serving.queries.reporting import REPORTS_WITHIN
 from tests.support.rigs.browser_rig import GOOD, GREEN, TEXT, WITHIN_MS
 from tests.support.worlds.factories import make_model, make_release, make_replica, make_server, make_team, make_user
 from tests.support.worlds.rollout_setup import OBJECTIVES, production, promoted, serves

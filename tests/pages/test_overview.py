@@ -19,8 +19,8 @@ from rollouts.core.latency import NOTHING
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import Rollout, TrafficRecord
 from rollouts.queries.places import places_of
-from serving.actions.routes import set_route
 from serving.models import Node, Route, Server, Sleep
+from serving.traffic.actions.routes import set_route
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.support.worlds.factories import (

@@ -19,8 +19,8 @@ from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy_schema import parse_policy
 from rollouts.models import DecisionRecord, Rollout
-from serving.actions.routes import set_route
 from serving.models import Environment
+from serving.traffic.actions.routes import set_route
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed
 from tests.support.worlds.factories import make_environment, make_model, make_node, make_release, make_team, make_user

@@ -10,11 +10,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.core.access import Role
-from serving.actions.replicas import continue_placing
 from serving.api.replicas import ReplicasOut
+from serving.environments.queries.reporting import REPORTS_WITHIN
 from serving.models import Node, Replica, Server
-from serving.queries.replicas import replica_plans
-from serving.queries.reporting import REPORTS_WITHIN
+from serving.targets.actions.replicas import continue_placing
+from serving.targets.queries.replicas import replica_plans
 from tests.actions.test_replicas import AGENT, scale
 from tests.pages.clients import signed_in
 from tests.pages.markup import squeezed

@@ -20,6 +20,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
+from serving.environments.actions.locks import CHANGE_CHANNEL
 
 from accounts.core.access import Actor
 from accounts.models import Team
@@ -28,12 +29,11 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from registry.storage import FolderStore
-from serving import actions, queries
-from serving.adapters.triton import TritonServer
-from serving.core.gpu import reading_of
-from serving.core.routes import CHANGE_CHANNEL
 from serving.models import Environment, Node, Replica, Server
 from serving.ports import InferenceError
+from serving.servers.adapters.triton import TritonServer
+from serving.targets import actions, queries
+from serving.targets.core.gpu import reading_of
 from tests.contracts import serving_models as made
 from tests.support.rigs.triton_rig import kill_servers
 

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm, ServerAddress
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm, ServerAddress
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, grpc_infer, rig
 
 pytestmark = pytest.mark.real("envoy")

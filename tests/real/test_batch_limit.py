@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from serving.core.routes import Arm
+from serving.traffic.core.routes import Arm
 from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig
 from tests.support.servers.hostile import GOOD, message, packed, raw, tensor, unpacked
 

@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Answer, Backend, Rig, Traffic, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

@@ -21,13 +21,13 @@ from ledger.core.errors import StateChanged
 from ledger.queries import clock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
-from serving.actions.routes import set_route
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane.plane import BLIND_AFTER_S, HEARTBEAT_S, POLL_S, RETRY_S
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Environment, Gateway, Node, Replica, RequestExample, Route, RouteAck, Server
-from serving.queries.routes import Ack, acknowledged
+from serving.traffic.actions.gateways import drain_gateway, register_gateway, remove_gateway, resume_gateway
+from serving.traffic.actions.routes import set_route
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.control_plane.plane import BLIND_AFTER_S, HEARTBEAT_S, POLL_S, RETRY_S
+from serving.traffic.queries.routes import Ack, acknowledged
 from tests.support.rigs.control_plane_rig import ControlPlaneProcess, Wire
 from tests.support.rigs.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, wait_until
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.agent.runtime_image import RUNNER
+from serving.targets.agent.runtime_image import RUNNER
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import MODEL, wait_until

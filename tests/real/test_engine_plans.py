@@ -25,7 +25,7 @@ from registry.core.engine_flavour import RTX
 from registry.core.engine_profile import InputProfile
 from registry.core.formats import HEAD_BYTES, inspect
 from registry.models import Release, ServedModel
-from serving.adapters import tensorrt
+from serving.targets.adapters import tensorrt
 from tests.support.rigs.tensorrt_rig import use_rtx
 from tests.support.worlds.factories import make_node
 from tests.support.worlds.golden_models import INPUTS, OUTPUTS, embedding_graph

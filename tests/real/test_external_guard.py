@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rollouts.models import DecisionRecord
-from serving.adapters.prometheus import Prometheus
+from serving.traffic.adapters.prometheus import Prometheus
 from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 from tests.support.worlds.telemetry_world import SECONDS, World
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from accounts.core.quantities import quantity_text
-from serving.adapters.triton import TritonServer
-from serving.agent.launcher import LocalLauncher
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent.launcher import LocalLauncher
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher

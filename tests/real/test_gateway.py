@@ -13,13 +13,13 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serving.adapters.envoy_bootstrap import FLUSH_S
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane import snapshot
-from serving.control_plane.virtual_hosts import vhost
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm, ModelRoute
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from serving.traffic.adapters.envoy_bootstrap import FLUSH_S
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.control_plane import snapshot
+from serving.traffic.control_plane.virtual_hosts import vhost
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm, ModelRoute
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
@@ -357,7 +357,7 @@ def test_a_second_gateway_on_the_same_port_is_refused_and_opens_when_the_port_is
     parts: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With SO_REUSEPORT the kernel would let both in, and each would get half of the connections."""
-    monkeypatch.setattr("serving.control_plane.stream.RETRY_S", 0.5)
+    monkeypatch.setattr("serving.traffic.control_plane.stream.RETRY_S", 0.5)
     parts.apply(0)
     (tmp_path / "other").mkdir()
     with rig(tmp_path / "other", port=parts.envoy.port) as other:
@@ -381,7 +381,7 @@ def test_a_listener_that_changes_keeps_its_port_and_its_callers(parts: Rig, monk
     parts.apply(0)
     traffic = Traffic(parts.envoy, clients=8)
     traffic.go_on()
-    monkeypatch.setattr("serving.control_plane.listener.MAX_BODY_BYTES", 2**20)
+    monkeypatch.setattr("serving.traffic.control_plane.listener.MAX_BODY_BYTES", 2**20)
     gateway = parts.plane.gateway("gateway-1")
     assert gateway is not None
     # Its stream ends, so it comes again and is given the new listener.

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serving.core.routes import Arm
+from serving.traffic.core.routes import Arm
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Answer, Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.adapters import envoy_bootstrap
-from serving.core.routes import REQUEST_BYTES, Arm
+from serving.traffic.adapters import envoy_bootstrap
+from serving.traffic.core.routes import REQUEST_BYTES, Arm
 from tests.support.rigs import gateway_rig
 from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 from tests.support.servers.hostile import message, packed, raw

@@ -21,11 +21,11 @@ import pytest
 from envoy.service.discovery.v3 import discovery_pb2
 
 from ledger.adapters.deadline_http import DeadlineConnection
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane.protos import CLUSTER, LISTENER, SCOPE
-from serving.control_plane.server import SERVICE
-from serving.core.addresses import CONTROL_PLANE_NAME, TlsFiles, gateway_identity
+from serving.environments.core.addresses import CONTROL_PLANE_NAME, TlsFiles, gateway_identity
 from serving.ports import GatewayError
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.control_plane.protos import CLUSTER, LISTENER, SCOPE
+from serving.traffic.control_plane.server import SERVICE
 from tests.support.rigs.certificates import Authority
 from tests.support.rigs.gateway_rig import MODEL, Rig, free_port, rig, wait_until
 

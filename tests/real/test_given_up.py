@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from rollouts.core.counter_deltas import GIVEN_UP, TIMED, Counts, given_up_after
 from rollouts.engine.gateway_counters import counts_of
-from serving.core.request_limits import Limits
+from serving.traffic.core.request_limits import Limits
 from tests.support.rigs.gateway_rig import MODEL, Rig, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.adapters.triton import TritonServer
+from serving.servers.adapters.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher

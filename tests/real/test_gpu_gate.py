@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from serving import queries
-from serving.core.gpu import reading_of
 from serving.models import Node, Replica
+from serving.targets import queries
+from serving.targets.core.gpu import reading_of
 from tests.real.test_agent import Machine, database, eventually, machine  # noqa: F401
 from tests.support.worlds.factories import make_admin
 from validators.actions import request_gate_run

@@ -21,13 +21,13 @@ import pytest
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from serving.adapters.triton import CONTROL_HEADER, TritonServer
-from serving.agent import containment, server_shim
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
-from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, SECCOMP, USER
-from serving.core.containment import Containment
 from serving.ports import LaunchError, RunningServer
+from serving.servers.adapters.triton import CONTROL_HEADER, TritonServer
+from serving.targets.agent import containment, server_shim
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.sandbox.spec import LANDLOCK, NAMESPACES, SECCOMP, USER
+from serving.targets.core.containment import Containment
 from tests.contracts import serving_models as made
 from tests.support.rigs.sandbox_rig import NOBODY as ANOTHER_USER
 from tests.support.rigs.sandbox_rig import PROBES, expected, ordinary_python, system_v_memory

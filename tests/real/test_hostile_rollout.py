@@ -26,12 +26,12 @@ from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
-from serving.actions.routes import set_route
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane import store
-from serving.core.request_limits import Limits
-from serving.core.routes import admit
 from serving.models import Gateway, Route
+from serving.traffic.actions.routes import set_route
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.control_plane import store
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import admit
 from tests.support.rigs.gateway_rig import MODEL, Rig, rig, wait_until
 from tests.support.rigs.hostile_rig import Servers, Tritons, told, tritons
 from tests.support.servers.hostile import GOOD, OVER_HTTP, OverHttp, message, over_grpc, packed, raw, tensor

@@ -11,8 +11,8 @@ import pytest
 
 from rollouts.core.judgement import JudgeQuestion, judge
 from rollouts.engine.judged_history import readings_since
-from serving.adapters.prometheus import Prometheus
 from serving.ports import CounterQuery
+from serving.traffic.adapters.prometheus import Prometheus
 from tests.support.rigs.prometheus_rig import ScrapedExporter, prometheus_process
 
 pytestmark = pytest.mark.real("prometheus")

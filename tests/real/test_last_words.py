@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serving import queries
+from serving.targets import queries
 from tests.real.test_agent import Machine, database, machine  # noqa: F401
 from tests.support.worlds.factories import make_admin
 from validators.actions import request_gate_run

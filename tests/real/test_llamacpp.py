@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from serving.servers.clients import Client
 
 from accounts.core.access import Actor
 from registry import actions as registry_actions
@@ -27,20 +28,19 @@ from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
-from serving.actions.routes import set_route
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.agent.blob_cache import BlobCache
-from serving.agent.health_check import check_health
-from serving.agent.launcher import LocalLauncher
-from serving.agent.runtime_image import describe, venv_of
-from serving.agent.warmup import warm_up
-from serving.control_plane import store
-from serving.core.health import Probe
-from serving.core.routes import admit
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, LaunchSpec, RunningServer
-from serving.servers import Client
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.health_check import check_health
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.runtime_image import describe, venv_of
+from serving.targets.agent.warmup import warm_up
+from serving.targets.core.health import Probe
 from serving.targets.local_trial import LocalServer
+from serving.traffic.actions.routes import set_route
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.control_plane import store
+from serving.traffic.core.routes import admit
 from tests.contracts.serving_models import VENV
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until
 from tests.support.rigs.triton_rig import local_launcher

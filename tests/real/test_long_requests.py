@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.adapters.linux_connections import open_connections
-from serving.control_plane import listener, request_guard
-from serving.core.request_limits import Limits
+from serving.targets.adapters.linux_connections import open_connections
+from serving.traffic.control_plane import listener, request_guard
+from serving.traffic.core.request_limits import Limits
 from tests.support.rigs.gateway_rig import Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

@@ -20,11 +20,11 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBER_CLUSTER
-from serving.core.addresses import Address
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm, Prober
+from serving.environments.core.addresses import Address
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.control_plane.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBER_CLUSTER
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm, Prober
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]

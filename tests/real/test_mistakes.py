@@ -15,8 +15,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.core.routes import Arm, ServerAddress
 from serving.ports import ArmCounters
+from serving.traffic.core.routes import Arm, ServerAddress
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Answer, Rig, rig

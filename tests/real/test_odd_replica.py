@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rollouts.core.odd_replica import ReplicaTally, odd_one_out
-from serving.adapters.envoy_admin import EnvoyAdmin
-from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm, digest12
 from serving.ports import GatewayError, HostCounts
+from serving.traffic.adapters.envoy_admin import EnvoyAdmin
+from serving.traffic.adapters.envoy_hosts import EnvoyHosts
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm, digest12
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, grpc_infer, rig, wait_until
 from tests.support.servers.stub_server import Backend
 

@@ -11,8 +11,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serving.core.asleep import PREPARING_AGAIN_S, Asleep
-from serving.core.routes import Arm, ModelRoute, ServerAddress
+from serving.traffic.core.asleep import PREPARING_AGAIN_S, Asleep
+from serving.traffic.core.routes import Arm, ModelRoute, ServerAddress
 from tests.contracts.serving_models import VENV
 from tests.support.rigs.echo_rig import MODEL, echo, stable
 from tests.support.rigs.gateway_rig import Rig, rig

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm
 from tests.support.rigs.gateway_rig import Rig, rig
 from tests.support.rigs.overload_rig import METASTABLE, Call, closed_loop, open_loop, triton
 

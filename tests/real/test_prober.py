@@ -34,13 +34,13 @@ from rollouts.models import Alarm, Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
 from rollouts.watch.stable_watch import StableWatch
-from serving.adapters.mirror_secret import mirror_secret
-from serving.agent.launcher import LocalLauncher
-from serving.control_plane.clusters import MIRROR_TIMEOUT_S
-from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
-from serving.core.routes import Arm, Prober, ServerAddress
 from serving.models import Route, Server
 from serving.ports import RunningServer
+from serving.targets.agent.launcher import LocalLauncher
+from serving.traffic.adapters.mirror_secret import mirror_secret
+from serving.traffic.control_plane.clusters import MIRROR_TIMEOUT_S
+from serving.traffic.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
+from serving.traffic.core.routes import Arm, Prober, ServerAddress
 from tests.contracts import serving_models as made
 from tests.support.rigs.engine_rig import leading
 from tests.support.rigs.gateway_rig import Rig, rig, wait_until

@@ -25,15 +25,15 @@ from accounts.models import Team
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel
-from serving import queries
-from serving.adapters.triton import TritonServer
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
-from serving.agent.node_launcher import Connect
-from serving.agent.reconciler import ReplicaReconciler
-from serving.agent.timings import AgentTimings
 from serving.models import Environment, Node, Replica, Route
 from serving.ports import InferenceError, RunningServer
+from serving.servers.adapters.triton import TritonServer
+from serving.targets import queries
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.node_launcher import Connect
+from serving.targets.agent.reconciler import ReplicaReconciler
+from serving.targets.agent.timings import AgentTimings
 from tests.contracts import serving_models as made
 from tests.support.rigs.gateway_rig import wait_until
 from tests.support.rigs.triton_rig import end_at_once

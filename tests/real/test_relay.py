@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from serving.adapters.listening import takes_connections
-from serving.control_plane.kept import SnapshotFile
-from serving.control_plane.protos import SCOPE
-from serving.control_plane.server import AdsServer, GatewayIdentity
-from serving.core.addresses import TlsFiles
+from serving.environments.core.addresses import TlsFiles
+from serving.targets.adapters.listening import takes_connections
+from serving.traffic.control_plane.kept import SnapshotFile
+from serving.traffic.control_plane.protos import SCOPE
+from serving.traffic.control_plane.server import AdsServer, GatewayIdentity
 from tests.support.rigs.certificates import Authority
 from tests.support.rigs.gateway_rig import Plane, Rig, Traffic, free_port, rig, wait_until
 from tests.support.servers.stub_server import Loop
@@ -29,11 +29,17 @@ pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 
 
 class RelayProcess:
-    """`python -m serving.control_plane.relay` for gateway-1, with nothing in its environment."""
+    """`python -m serving.traffic.control_plane.relay` for gateway-1, with nothing in its environment."""
 
     def __init__(self, folder: Path, xds: str, tls: TlsFiles | None = None) -> None:
         self.socket, self.file, self.log = folder / "relay.sock", folder / "snapshot", folder / "relay.log"
-        self._argv = [sys.executable, "-m", "serving.control_plane.relay", "gateway-1", f"--listen=unix:{self.socket}"]
+        self._argv = [
+            sys.executable,
+            "-m",
+            "serving.traffic.control_plane.relay",
+            "gateway-1",
+            f"--listen=unix:{self.socket}",
+        ]
         self._argv += [f"--file={self.file}", f"--control-planes={xds}"]
         if tls:
             self._argv += [f"--certificate={tls.certificate}", f"--key={tls.key}", f"--authority={tls.authority}"]

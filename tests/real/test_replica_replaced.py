@@ -21,18 +21,18 @@ from rollouts.engine import loop, stable_replicas
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord
-from serving.actions.lifecycle import ensure_replica
-from serving.actions.routes import set_route
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.agent import node_agent
-from serving.agent.node_agent import Agent
-from serving.agent.timings import AgentTimings
-from serving.control_plane import store
-from serving.core.routes import RoutingTable, admit
+from serving.environments.queries.inventory import answering_servers
 from serving.models import Gateway, Replica, ReplicaTarget
 from serving.ports import LaunchSpec, RunningServer
-from serving.queries.inventory import answering_servers
+from serving.targets.actions.lifecycle import ensure_replica
+from serving.targets.agent import node_agent
+from serving.targets.agent.node_agent import Agent
+from serving.targets.agent.timings import AgentTimings
+from serving.traffic.actions.routes import set_route
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.adapters.envoy_hosts import EnvoyHosts
+from serving.traffic.control_plane import store
+from serving.traffic.core.routes import RoutingTable, admit
 from tests.contracts.serving_models import serving
 from tests.support.fakes.ports import FakeLauncher, FakeModel
 from tests.support.rigs.engine_rig import ROOM, _no_waiting, hear_everyone  # noqa: F401 - one moment with failures is proof

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.core.request_classes import Pool, RequestClasses
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm
-from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
+from serving.traffic.core.request_classes import Pool, RequestClasses
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm
+from serving.traffic.core.tenants import Quota, Tenants
 from tests.support.rigs.gateway_rig import KEY, Rig, Traffic, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.core.routes import Arm
 from serving.ports import ArmCounters
+from serving.traffic.core.routes import Arm
 from tests.support.rigs.gateway_rig import MODEL, Rig
 from tests.support.rigs.hostile_rig import METHOD, Servers, servers, told
 from tests.support.servers.hostile import (

@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.control_plane.request_log import FAILED, SLOW, LoggedRequest
-from serving.core.request_limits import Limits
+from serving.traffic.control_plane.request_log import FAILED, SLOW, LoggedRequest
+from serving.traffic.core.request_limits import Limits
 from tests.support.rigs.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")

@@ -18,11 +18,11 @@ from ledger.core.canonical import digest_of
 from registry.core import manifest as manifests
 from registry.core.file_rules import role_of
 from registry.core.spec import parse_spec
-from serving.adapters.triton import TritonServer
-from serving.agent import runtime_image
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
 from serving.ports import InferenceError, LaunchSpec
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent import runtime_image
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.launcher import LocalLauncher
 from tests.support.rigs.triton_rig import end_at_once
 from tests.support.worlds import sentiment_candidates
 

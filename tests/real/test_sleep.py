@@ -14,15 +14,16 @@ import pytest
 from django.utils import timezone
 from tritonclient.grpc import service_pb2
 
-from serving.actions.sleeping import rule_sleep
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.agent.sleep_watch import SleepWatch
-from serving.core.asleep import Asleep
-from serving.core.request_limits import Limits
-from serving.core.routes import digest12
-from serving.core.sleep import LEAST_S, SleepRule
+from serving.environments.core.sleep_lifecycle import SleepRule
 from serving.models import Replica, Server, Sleep
+from serving.targets.actions.sleeping import rule_sleep
+from serving.targets.agent.sleep_watch import SleepWatch
+from serving.targets.core.sleep import LEAST_S
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.adapters.envoy_hosts import EnvoyHosts
+from serving.traffic.core.asleep import Asleep
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import digest12
 from tests.real.test_agent import SYSTEM, Machine, database, machine, processes_under  # noqa: F401
 from tests.real.test_static_servers import BODY, Product, gateway  # noqa: F401
 from tests.support.rigs.gateway_rig import FORCES, MODEL, Envoy, Rig, Traffic, rig, wait_until

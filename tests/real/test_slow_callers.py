@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.control_plane import listener, request_guard
+from serving.traffic.control_plane import listener, request_guard
 from tests.support.rigs.gateway_rig import MODEL, Rig, rig
 
 pytestmark = pytest.mark.real("envoy")

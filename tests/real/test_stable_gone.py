@@ -9,9 +9,9 @@ import pytest
 from rollouts import actions
 from rollouts.models import Rollout
 from rollouts.queries.rollout_view import view_of
-from serving.control_plane import store
 from serving.models import Gateway, Replica
 from serving.ports import LaunchError, LaunchSpec, RunningServer
+from serving.traffic.control_plane import store
 from sluicegate.cli.rollout import status_lines
 from tests.real.test_replica_replaced import REQUESTS, Site, Stubs, nodes  # noqa: F401 - the nodes are a fixture
 from tests.support.rigs.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof

@@ -16,10 +16,10 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.control_plane.clusters import clusters, endpoints
-from serving.core.request_limits import Limits
-from serving.core.routes import Arm, ServerAddress
 from serving.ports import ArmCounters
+from serving.traffic.control_plane.clusters import clusters, endpoints
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import Arm, ServerAddress
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Backend, Rig, Traffic, grpc_infer, rig, wait_until
 from tests.support.rigs.overload_rig import BODY, MESSAGE, Model, manifest

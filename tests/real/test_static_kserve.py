@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ledger.core.errors import Unavailable
-from serving.core.lifecycle import LIVE
-from serving.core.static_servers import NOTHING, REQUEST
+from serving.environments.core.lifecycle import LIVE
 from serving.models import Node, Replica, Server
-from serving.queries.fleet import fleet_of
+from serving.targets.core.static_servers import NOTHING, REQUEST
+from serving.targets.queries.fleet import fleet_of
 from tests.contracts import serving_models as made
 from tests.real.test_agent import database, eventually  # noqa: F401
 from tests.real.test_static_servers import Product, Users, gateway, listed, server_of, static_production, tended  # noqa: F401

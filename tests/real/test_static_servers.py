@@ -27,16 +27,16 @@ from ledger.core.errors import Unavailable
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from registry.storage import FolderStore
-from serving import actions, queries
-from serving.actions.gateways import register_gateway
-from serving.actions.routes import set_route
-from serving.actions.static_servers import list_server
-from serving.core.lifecycle import LIVE
-from serving.core.platforms import PlatformKind
-from serving.core.static_servers import REQUEST, StaticServer
+from serving.environments.core.lifecycle import LIVE
+from serving.environments.core.platforms import PlatformKind
 from serving.models import Environment, ListedServer, Node, Replica, Server
-from serving.queries.fleet import fleet_of
-from serving.queries.routes import acknowledged
+from serving.targets import actions, queries
+from serving.targets.actions.static_servers import list_server
+from serving.targets.core.static_servers import REQUEST, StaticServer
+from serving.targets.queries.fleet import fleet_of
+from serving.traffic.actions.gateways import register_gateway
+from serving.traffic.actions.routes import set_route
+from serving.traffic.queries.routes import acknowledged
 from tests.contracts import serving_models as made
 from tests.real.test_agent import Machine, ask, database, eventually  # noqa: F401
 from tests.support.rigs.gateway_rig import Envoy, free_port, wait_until

@@ -20,10 +20,10 @@ from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
-from serving.actions.gateways import register_gateway
-from serving.actions.routes import set_route
-from serving.adapters.envoy_counters import EnvoyCounters
 from serving.ports import GatewayCounters, GatewayError
+from serving.traffic.actions.gateways import register_gateway
+from serving.traffic.actions.routes import set_route
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
 from tests.support.rigs.control_plane_rig import ControlPlaneProcess, Wire
 from tests.support.rigs.gateway_rig import MODEL, Backend, Envoy, Loop, Rig, Traffic, rig, wait_until
 from tests.support.servers.faulty_proxy import FaultyProxy, faulty_proxy

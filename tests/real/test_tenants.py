@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.core.tenants import Quota, Tenants
 from serving.ports import TenantCounters
+from serving.traffic.core.tenants import Quota, Tenants
 from tests.support.rigs.gateway_rig import FORCES, Rig, grpc_infer, rig
 
 pytestmark = [pytest.mark.real("envoy")]

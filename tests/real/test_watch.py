@@ -13,10 +13,10 @@ from ledger.models import Event
 from rollouts.core.watch.sequential_test import PAGE
 from rollouts.models import Alarm
 from rollouts.watch.stable_watch import StableWatch
-from serving.actions.routes import set_route
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.core.routes import Arm
 from serving.models import Gateway
+from serving.traffic.actions.routes import set_route
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.core.routes import Arm
 from tests.support.rigs.engine_rig import leading
 from tests.support.rigs.gateway_rig import MODEL, UNBOUNDED, Rig, rig, wait_until
 from tests.support.worlds.factories import make_environment, make_model, make_release

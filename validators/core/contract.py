@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from registry.core.serving import sent_dims
-from serving.core.made_up import NUMPY_TYPES
+from serving.servers.core.made_up import NUMPY_TYPES
 from validators.core.verdict import Judgement, Verdict
 
 _OIP_NAMES = {numpy_name: name for name, numpy_name in NUMPY_TYPES.items() if name != "BF16"}

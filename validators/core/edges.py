@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from registry.core.kinds.texts import BODY
-from serving.core.made_up import NUMPY_TYPES
+from serving.servers.core.made_up import NUMPY_TYPES
 from validators.core.contract import Mismatch, Tensor
 from validators.core.inputs import Arrays, longest_item, stack, text_input
 from validators.core.verdict import Judgement, Verdict

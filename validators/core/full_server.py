@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.core.admission import Proof
-from serving.core.routes import WELL_WITHIN_S
+from serving.traffic.core.admission import Proof
+from serving.traffic.core.routes import WELL_WITHIN_S
 from validators.core.evidence import result_with
 from validators.core.load import Attempt
 from validators.core.verdict import Judgement, Verdict

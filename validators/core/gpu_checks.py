@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-from serving.core.gpu import Gpu, GpuReading, recovery
+from serving.targets.core.gpu import Gpu, GpuReading, recovery
 from validators.core.answered import answered_of
 
 #: Longer than that nobody looked: what is only sampled may have been missed. The agent reads every second.

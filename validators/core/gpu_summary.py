@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Final
 
-from serving.core.gpu import Gpu
+from serving.targets.core.gpu import Gpu
 
 _NUMBERS: Final[dict[str, tuple[str, Callable[[list[float]], float]]]] = {
     "most_memory_used_bytes": ("memory_used_bytes", max),

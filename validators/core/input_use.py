@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.core.made_up import NUMPY_TYPES
+from serving.servers.core.made_up import NUMPY_TYPES
 from validators.core.contract import Mismatch, Tensor
 from validators.core.inputs import Arrays
 from validators.core.verdict import Judgement, Verdict

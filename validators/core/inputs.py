@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.core.made_up import NUMPY_TYPES, largest_sizes
+from serving.servers.core.made_up import NUMPY_TYPES, largest_sizes
 from validators.core.contract import Tensor
 
 Arrays = dict[str, npt.NDArray[Any]]

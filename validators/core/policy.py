@@ -25,7 +25,7 @@ from registry.core.schema import (
     listed,
     may,
 )
-from serving.core.request_limits import USUAL_LIMITS, Limits
+from serving.traffic.core.request_limits import USUAL_LIMITS, Limits
 from validators.core import envelope_values
 from validators.core.expiry import USUAL
 from validators.core.gates import GATES, REPLAYING, WATCHED

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from registry.core.schema import Problem
-from serving.core.request_limits import USUAL_LIMITS, Limits, limits_stated
+from serving.traffic.core.request_limits import USUAL_LIMITS, Limits, limits_stated
 from validators.core.gates import GATES
 
 #: Sections with a time-out for one request.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from serving.core.use import Reading
+from serving.targets.core.use import Reading
 from validators.core.answered import Answered
 from validators.core.growth import LEAST_READINGS, Growth, growth_of
 from validators.core.verdict import Judgement, Verdict, worst_of

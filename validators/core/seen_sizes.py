@@ -10,7 +10,7 @@ from math import isqrt
 
 import numpy as np
 
-from serving.core.buckets import SIZE_EDGES
+from serving.traffic.core.buckets import SIZE_EDGES
 
 #: Fewer requests do not tell what users send.
 LEAST_SEEN = 1000

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ledger.core.errors import NotFound
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.core.admission import Proof
+from serving.traffic.core.admission import Proof
 from validators.core.capacity import hardware_name
 from validators.core.capacity_plan import Basis, basis_of
 from validators.core.expiry import uses_gpu

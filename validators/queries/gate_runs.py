@@ -18,7 +18,7 @@ from registry.models import Release, ServedModel
 from registry.signing import installation_keys
 from registry.storage import store
 from serving.models import Environment, Route
-from serving.queries.routes import all_routes
+from serving.traffic.queries.routes import all_routes
 from validators.core.gates import REPLAYING
 from validators.core.golden_set import GoldenItem, Label, parse_golden_set
 from validators.core.lifecycle import UNFINISHED

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from registry.models import ServedModel
-from serving.queries.time_limits import default_limits
+from serving.traffic.queries.time_limits import default_limits
 from validators.core.policy import Policy, parse_policy
 
 

@@ -22,7 +22,7 @@ from rollouts.core.watch.lifecycle import LIVE
 from rollouts.models import Alarm
 from rollouts.queries.alarms import alarms_for, get_alarm, objectives_now, prolonged_window, watched_routes
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
-from serving.queries.inventory import environment_titles
+from serving.environments.queries.inventory import environment_titles
 from web.listing import Filter, asked
 from web.pages.events import cursor_page, with_subjects
 from web.pages.forms import act, reason_in, version_in

@@ -23,7 +23,7 @@ from ledger.core.errors import Invalid, NotFound
 from ledger.core.verbs import EventVerb
 from ledger.queries.chain_verification import link_of, verify_part
 from ledger.queries.jobs import unfinished_job
-from serving.queries import environment_titles
+from serving.targets.queries import environment_titles
 from web.listing import Filter, asked
 from web.pages.events import cursor_page, with_subjects
 from web.pages.forms import act

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from insights.queries.diagnosis import explain
-from serving.queries.inventory import environment_titles, get_environment
+from serving.environments.queries.inventory import environment_titles, get_environment
 from web.listing import Filter, asked
 from web.pages.model_frame import frame, readable_model
 

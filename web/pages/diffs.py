@@ -24,7 +24,7 @@ from registry.queries.text_changes import FileChange, text_changes
 from rollouts.models import Rollout
 from rollouts.queries.approvals import excluded_from
 from rollouts.queries.inbox import awaited_of
-from serving.queries.routes import served_beside
+from serving.traffic.queries.routes import served_beside
 from validators.core.disagreements import Disagreement, How
 from validators.queries.disagreements import all_disagreements, disagreements_of
 from validators.queries.release_diff import whole_diff

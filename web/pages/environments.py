@@ -13,15 +13,15 @@ from accounts.api.requests import actor_of
 from registry.queries import visible_models
 from rollouts.actions.retiring import Removal, remove_environment, restore_environment
 from rollouts.queries.freezes import freezes
-from serving import queries
-from serving.actions.environments import change_environment, create_environment
-from serving.core.gateway_standing import Standing
-from serving.core.platforms import PlatformKind
+from serving.environments.actions.environments import change_environment, create_environment
+from serving.environments.core.platforms import PlatformKind
 from serving.models import Environment
-from serving.queries.forced_key import shown_forced_key
-from serving.queries.gateways import GatewayState, gateway_states
-from serving.queries.routes import models_routed_in
-from serving.queries.static_servers import servers_of
+from serving.targets import queries
+from serving.targets.queries.static_servers import servers_of
+from serving.traffic.core.gateway_standing import Standing
+from serving.traffic.queries.forced_key import shown_forced_key
+from serving.traffic.queries.gateways import GatewayState, gateway_states
+from serving.traffic.queries.routes import models_routed_in
 from web.pages.forms import optional_reason_in, version_in
 from web.pages.settings_frame import act_confirmed, render_settings
 

@@ -10,8 +10,8 @@ from django.shortcuts import render
 
 from accounts.api.requests import actor_of
 from registry.queries import get_release, visible_model
-from serving.queries.fleet import fleet_of
-from serving.queries.node_fit import fits_of
+from serving.targets.queries.fleet import fleet_of
+from serving.targets.queries.node_fit import fits_of
 from web.listing import Filter, asked
 from web.pages.session import live
 

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
-from serving.queries.inventory import log_of
+from serving.environments.queries.inventory import log_of
 from validators.actions import cancel_gate_run
 from validators.core.gate_diff import metrics_of
 from validators.core.lifecycle import UNFINISHED

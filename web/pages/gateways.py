@@ -13,10 +13,10 @@ from django.urls import reverse
 from accounts.api.requests import actor_of
 from accounts.core.access import EVERY_TEAM, Verb, require
 from ledger.core.errors import DomainError, Invalid
-from serving.actions.gateways import add_gateway, drain_gateway, remove_gateway, resume_gateway
-from serving.core.gateway_setup import GatewaySetup
-from serving.queries import get_environment
-from serving.queries.gateways import get_gateway
+from serving.targets.queries import get_environment
+from serving.traffic.actions.gateways import add_gateway, drain_gateway, remove_gateway, resume_gateway
+from serving.traffic.core.gateway_setup import GatewaySetup
+from serving.traffic.queries.gateways import get_gateway
 from web.pages.environments import environment
 from web.pages.forms import act, optional_reason_in, refused, version_in
 from web.pages.settings_frame import render_settings

@@ -26,7 +26,7 @@ from rollouts.queries.serving_history import (
     served_everywhere,
 )
 from serving.models import Environment
-from serving.queries import environment_titles, find_environment
+from serving.targets.queries import environment_titles, find_environment
 from web.listing import Filter, asked
 from web.plots import Mark, Plot, Stretch, bands
 from web.streams import csv_line, download

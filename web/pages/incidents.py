@@ -19,7 +19,7 @@ from insights.models import Incident
 from insights.queries.incidents import get_incident, incidents_for, timeline
 from registry.core.ownership import contacts_of
 from registry.queries import visible_model, visible_models
-from serving.queries.inventory import environment_titles, get_environment
+from serving.environments.queries.inventory import environment_titles, get_environment
 from web.listing import Filter, asked
 from web.pages.events import with_subjects
 from web.pages.forms import act, reason_in, version_in

@@ -22,7 +22,7 @@ from rollouts.core.lifecycle import FINAL
 from rollouts.queries.places import Place, PlaceRollout, places_in
 from rollouts.queries.traffic import lately_of
 from serving.models import Environment
-from serving.queries import all_environments
+from serving.targets.queries import all_environments
 from web.listing import Filter, asked, sort_asked
 from web.pages.unread import Unread, unread_environments
 

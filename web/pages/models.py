@@ -25,7 +25,7 @@ from rollouts.queries.places import served_places
 from rollouts.queries.rollouts import newest_of
 from rollouts.queries.traffic import lately_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
-from serving.queries import find_environment
+from serving.targets.queries import find_environment
 from web.pages.forms import NO_REASON, act, optional_reason_in
 from web.pages.model_frame import frame, readable_model
 from web.pages.release_list import release_list

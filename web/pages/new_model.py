@@ -22,7 +22,7 @@ from registry.core.located import Located, TextPlace, in_document
 from registry.core.schema import Problem
 from registry.core.serving import DATA_TYPES
 from registry.queries.model_changes import new_model as new_model_of
-from serving.core.buckets import EDGES_US
+from serving.traffic.core.buckets import EDGES_US
 from web.pages.forms import refused
 
 FILE: Final = "model.yaml"

@@ -23,7 +23,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.queries.inbox import waiting_approvals, waiting_waivers
 from rollouts.queries.places import Place, places_of
 from rollouts.queries.traffic import Lately, lately_of
-from serving.core.sleep_lifecycle import SleepState
+from serving.environments.core.sleep_lifecycle import SleepState
 from web.pages.session import live
 from web.pages.traffic_cells import TrafficCell, traffic_cell
 from web.pages.unread import Unread, unread_environments

@@ -14,7 +14,7 @@ from ledger.core.verbs import EventVerb
 from ledger.models import Event
 from ledger.queries import clock, events
 from registry.models import ServedModel
-from serving.queries.routes import routes_of
+from serving.traffic.queries.routes import routes_of
 from serving.traffic.queries.series import KeptSeries, Line, Point, Quantile, series_of
 from web.pages.model_frame import frame, readable_model
 from web.plots import Axis, Mark, Panel, Plot, Series, Unit, lines, panels

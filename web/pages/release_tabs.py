@@ -19,11 +19,11 @@ from registry.hooks.usage import usages_of
 from registry.models import Release
 from registry.queries.declared import learn_declared
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
-from serving.queries.admission import admissions_of, with_proven
-from serving.queries.inventory import nodes, replicas_of
-from serving.queries.node_fit import fits_of
-from serving.queries.replicas import observed, plans_of
-from serving.queries.reporting import is_reporting
+from serving.environments.queries.inventory import nodes, replicas_of
+from serving.environments.queries.reporting import is_reporting
+from serving.targets.queries.node_fit import fits_of
+from serving.targets.queries.replicas import observed, plans_of
+from serving.traffic.queries.admission import admissions_of, with_proven
 from validators.core.lifecycle import UNFINISHED
 from validators.queries import gate_runs, latest_report, reports_of
 from validators.queries.expiry import expired_of

@@ -27,7 +27,7 @@ from rollouts.core.decision import listed
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import Rollout
 from rollouts.queries.rollouts import rollouts_of
-from serving.queries.node_fit import fits_of
+from serving.targets.queries.node_fit import fits_of
 from validators.actions import request_gate_run
 from validators.models import GateRun
 from validators.queries import gate_runs

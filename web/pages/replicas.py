@@ -8,11 +8,11 @@ from django.urls import reverse
 
 from accounts.api.requests import actor_of
 from ledger.core.errors import Invalid
-from serving.actions.replacing import replace_replica
-from serving.actions.replicas import scale_release
-from serving.core.replicas import MOST_REPLICAS
-from serving.queries import get_environment
-from serving.queries.replicas import replica_of
+from serving.environments.core.replicas import MOST_REPLICAS
+from serving.targets.actions.replacing import replace_replica
+from serving.targets.actions.replicas import scale_release
+from serving.targets.queries import get_environment
+from serving.targets.queries.replicas import replica_of
 from web.pages.forms import act, optional_reason_in, version_in
 from web.pages.release_frame import readable_release
 from web.pages.release_tabs import replicas

@@ -20,7 +20,7 @@ from registry.queries import visible_models
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.rollout_list import GROUPS, OUTCOMES, ListFilter, found_rollouts, people_of, weeks_of
-from serving.queries.inventory import environment_titles
+from serving.environments.queries.inventory import environment_titles
 from web.listing import Filter, asked
 from web.plots import Bar, Plot, bars
 

@@ -30,7 +30,7 @@ from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.rollout_view import followed_by, view_with
 from rollouts.queries.timeline import attempts_per_s, to_go_ranges
 from rollouts.queries.undo_window import is_closed, why_undo_closed
-from serving.queries.routes import Followed
+from serving.traffic.queries.routes import Followed
 from web.pages.forms import NO_REASON, optional_reason_in, reason_in, refused, version_in
 from web.pages.policy_form import CHOICES, JSON, policy_in
 from web.pages.rollout_log import as_decided, at_decision, counted_at_zero, log_of

@@ -14,11 +14,12 @@ from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts.queries.gateway_reads import read_routes
-from serving.actions.sleeping import put_to_sleep, rule_sleep, wake_model
-from serving.core.sleep import LEAST_S, MOST_S, SleepRule
+from serving.environments.core.sleep_lifecycle import SleepRule
 from serving.models import Environment
-from serving.queries import get_environment
-from serving.queries.sleep import sleep_views
+from serving.targets.actions.sleeping import put_to_sleep, rule_sleep, wake_model
+from serving.targets.core.sleep import LEAST_S, MOST_S
+from serving.targets.queries import get_environment
+from serving.targets.queries.sleep import sleep_views
 from web.pages.forms import act, optional_reason_in, version_in
 from web.pages.model_frame import frame, readable_model
 from web.pages.unread import is_in_trouble

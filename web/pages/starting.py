@@ -19,8 +19,8 @@ from ledger.core.errors import DomainError, Invalid
 from registry.models import Release, ServedModel
 from rollouts.actions import find_or_start
 from rollouts.actions.preview import preview_rollout
+from serving.environments.queries.inventory import all_environments
 from serving.models import Environment
-from serving.queries.inventory import all_environments
 from web.pages.forms import LONGEST_REASON
 from web.pages.policy_form import CHOICES, JSON, LONGEST_IN_ADDRESS, NAMES, fields_of, policy_in
 from web.pages.release_frame import readable_release

@@ -22,7 +22,7 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from registry.queries import missing_files, visible_release_by_id
 from registry.storage.cors import cors_problem, is_bucket, store_origin
-from serving.queries.runtimes import offered_runtimes
+from serving.targets.queries.runtimes import offered_runtimes
 from web.pages.model_frame import readable_model
 
 #: Parts under way at once: a browser opens six connections to one server, and one must be left for pages.

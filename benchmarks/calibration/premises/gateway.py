@@ -17,7 +17,7 @@ from benchmarks.calibration.premises.scenario import Answers
 from benchmarks.calibration.premises.world import CANDIDATE, STABLE, Begun
 from benchmarks.calibration.traffic import EDGES_MS, ERRORS, SLOW
 from rollouts.core.counter_deltas import COMMON, SAVED, SHED, SLOTS, TIMED, Counts, Reading
-from serving.core.buckets import EDGES_US
+from serving.traffic.core.buckets import EDGES_US
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

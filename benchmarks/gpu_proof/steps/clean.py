@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu_proof.outcome import Outcome, Verdict
 from benchmarks.gpu_proof.scene import STARTED, Scene
-from serving.agent.gpu_reader import GpuReader
+from serving.targets.agent.gpu_reader import GpuReader
 
 _SHARED = Path("/dev/shm")
 _WAIT_S = 15.0

@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.gpu_proof.outcome import Outcome, Verdict, unknown
 from benchmarks.gpu_proof.parts import ROOT
 from benchmarks.gpu_proof.scene import Scene
-from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import Gpu, GpuReading
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.core.gpu import Gpu, GpuReading
 from validators.core.gpu_checks import CHECKS, Finding, Watch, Window, checks_of
 
 _BURN_STARTS_S = 60.0
@@ -207,7 +207,7 @@ def write_recording(path: Path, frames: list[dict[str, Any]]) -> dict[str, Any]:
 
 def cuda_adapter(scene: Scene) -> Outcome:
     """The product's CUDA adapter names the GPU, its compute capability and its driver."""
-    from serving.adapters.cuda import Cuda
+    from serving.targets.adapters.cuda import Cuda
 
     cuda = Cuda()
     assert cuda.name and cuda.driver, "the driver names no GPU, or not itself"

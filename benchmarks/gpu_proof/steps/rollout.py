@@ -19,7 +19,7 @@ from rollouts.core.decision import TAKES_BACK
 from rollouts.core.policy import FULL_BP, slow_name
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
-from serving.core.buckets import EDGES_US
+from serving.traffic.core.buckets import EDGES_US
 from validators.core.load import Attempt, arrivals
 from validators.execution.runners import load as load_runner
 

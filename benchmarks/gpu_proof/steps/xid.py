@@ -9,8 +9,8 @@ from pathlib import Path
 from benchmarks.gpu_proof.outcome import Outcome, Verdict, unknown
 from benchmarks.gpu_proof.parts import nvcc
 from benchmarks.gpu_proof.scene import Scene
-from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import APPLICATION_XIDS, with_servers
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.core.gpu import APPLICATION_XIDS, with_servers
 from validators.core.gpu_checks import Finding, Watch, Window, checks_of
 
 _LISTENS_S = 15.0

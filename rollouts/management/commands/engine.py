@@ -19,10 +19,10 @@ from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.stable_traffic import StableTraffic
 from rollouts.engine.timings import EngineTimings
 from rollouts.watch.stable_watch import StableWatch
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.control_plane import change_listener
 from serving.traffic.actions.recorder import Recorder
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.adapters.envoy_hosts import EnvoyHosts
+from serving.traffic.control_plane import change_listener
 from serving.wiring import external_metrics
 
 

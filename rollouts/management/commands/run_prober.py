@@ -13,9 +13,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 from rollouts.prober.endpoint import MirrorEndpoint
 from rollouts.prober.prober import Prober
-from serving.adapters.listening import bound
-from serving.adapters.mirror_secret import mirror_secret
-from serving.core.addresses import Address
+from serving.environments.core.addresses import Address
+from serving.targets.adapters.listening import bound
+from serving.traffic.adapters.mirror_secret import mirror_secret
 
 #: Where it listens when no setting says so: golden items are asked in any case.
 DEFAULT_ADDRESS = "127.0.0.1:18010"

@@ -15,15 +15,15 @@ from ledger.actions.leadership import Leadership
 from ledger.adapters.process_names import process_name
 from ledger.queries.clock import DatabaseClock
 from serving import wiring
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.adapters.envoy_hosts import EnvoyHosts
-from serving.agent.gpu_meter import GpuMeter
-from serving.agent.launcher import FOUND_OUT_S
-from serving.agent.listed_servers import ListedServers
-from serving.agent.node_agent import Agent
-from serving.agent.sleep_watch import LEASE, LEASE_S, SleepWatch
-from serving.core.static_servers import NOTHING
 from serving.models import ListedServer
+from serving.targets.agent.gpu_meter import GpuMeter
+from serving.targets.agent.launcher import FOUND_OUT_S
+from serving.targets.agent.listed_servers import ListedServers
+from serving.targets.agent.node_agent import Agent
+from serving.targets.agent.sleep_watch import LEASE, LEASE_S, SleepWatch
+from serving.targets.core.static_servers import NOTHING
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.adapters.envoy_hosts import EnvoyHosts
 
 
 class Command(BaseCommand):

@@ -12,9 +12,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from serving.control_plane import change_listener
-from serving.control_plane.plane import ControlPlane
-from serving.core.addresses import Address
+from serving.environments.core.addresses import Address
+from serving.traffic.control_plane import change_listener
+from serving.traffic.control_plane.plane import ControlPlane
 
 
 class Command(BaseCommand):

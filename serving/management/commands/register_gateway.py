@@ -12,10 +12,10 @@ from django.core.management.base import BaseCommand, CommandError
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
-from serving.actions.gateways import add_gateway
-from serving.adapters.envoy_bootstrap import heap_of_this_machine
-from serving.core.gateway_setup import GatewaySetup
-from serving.queries import get_environment
+from serving.targets.queries import get_environment
+from serving.traffic.actions.gateways import add_gateway
+from serving.traffic.adapters.envoy_bootstrap import heap_of_this_machine
+from serving.traffic.core.gateway_setup import GatewaySetup
 
 
 class Command(BaseCommand):

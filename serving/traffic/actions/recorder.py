@@ -13,11 +13,11 @@ from django.db import DatabaseError, connection
 
 from ledger.actions import enqueue
 from ledger.actions.leadership import Leadership
-from serving.core.buckets import EDGES_US, TENANT_EDGES_US
 from serving.models import Gateway, TrafficSeries
 from serving.ports import ArmCounters, GatewayCounters, TenantCounters
 from serving.traffic.actions.keeping import KEEP
 from serving.traffic.actions.partitions import make_partitions
+from serving.traffic.core.buckets import EDGES_US, TENANT_EDGES_US
 
 log = structlog.get_logger(__name__)
 Counts = dict[str, int]

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from insights.collector import InstallationCollector
 from ledger.queries.clock import DatabaseClock
-from serving.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
 from sluicegate.scheduler import Scheduler
 
 

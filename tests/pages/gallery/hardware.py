@@ -9,8 +9,8 @@ from typing import Any
 from django.utils import timezone
 
 from registry.models import Release
-from serving.agent.gpu_reader import GpuReader
 from serving.models import Environment, Node
+from serving.targets.agent.gpu_reader import GpuReader
 from tests.core.test_gpu_health import judged as judged_gpu
 from tests.pages.gallery.releases import SYSTEM, gate_run
 from tests.support.fakes.nvml import replayed

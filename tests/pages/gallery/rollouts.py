@@ -13,8 +13,8 @@ from rollouts.core.lifecycle import LIVE
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import Rollout
-from serving.actions.routes import set_route
 from serving.models import Environment, Gateway, Node, Replica, Route, RouteAck, Server
+from serving.traffic.actions.routes import set_route
 from tests.pages.gallery.clock import StoryClock
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import ROOM, hear_everyone

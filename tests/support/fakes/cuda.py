@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int
 from typing import Any
 
-from serving.adapters.cuda import _ARGUMENTS
+from serving.targets.adapters.cuda import _ARGUMENTS
 
 _OUT_OF_MEMORY, _INVALID_VALUE = 2, 1
 

@@ -11,17 +11,17 @@ from typing import Any
 
 from django.utils import timezone
 
-from serving.control_plane import store
-from serving.core.buckets import EDGES_US, SIZE_EDGES
-from serving.core.request_limits import Limits
-from serving.core.routes import (
+from serving.models import Gateway
+from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from serving.traffic.control_plane import store
+from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES
+from serving.traffic.core.request_limits import Limits
+from serving.traffic.core.routes import (
     WHOLE_BP,
     ModelRoute,
     RoutingTable,
     admit,
 )
-from serving.models import Gateway
-from serving.ports import ArmCounters, GatewayCounters, GatewayError
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class FakeGateway:
 
 
 def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str:
-    """The counters, by model, as an Envoy shows them to `serving.adapters.envoy_counters.EnvoyCounters`."""
+    """The counters, by model, as an Envoy shows them to `serving.traffic.adapters.envoy_counters.EnvoyCounters`."""
     lines = [f"server.uptime: {uptime_s}"]
     for model, counted in counters.items():
         seen = sum(arm.failed - arm.saved for arm in counted.by_release.values())

@@ -284,7 +284,7 @@ def _read(output: Any) -> Any:
 
 def record(seconds: int, library: Any = None) -> list[dict[str, Any]]:
     """The frames of so many seconds, as `GpuReader` asks; of `library`, else of this machine's driver. Raises NVMLError without one."""
-    from serving.agent.gpu_reader import GpuReader
+    from serving.targets.agent.gpu_reader import GpuReader
 
     if library is None:
         pynvml.nvmlInit()

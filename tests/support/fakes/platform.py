@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
+from serving.environments.actions.locks import notify_routes
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
 from registry.models import Release
 from registry.queries import manifest_of
-from serving.actions.routes import notify_routes
-from serving.core.endpoints import EndpointState
+from serving.environments.core.endpoints import EndpointState
 from serving.models import Endpoint, Environment, Node, Route
 from serving.ports import InferenceServer
 from serving.targets.port import Forecast, Machine, Trial

@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.core.made_up import NUMPY_TYPES
-from serving.core.promql import selectors
 from serving.ports import (
     GRPC,
     CounterQuery,
@@ -35,6 +33,8 @@ from serving.ports import (
     Tensors,
     TensorSpec,
 )
+from serving.servers.core.made_up import NUMPY_TYPES
+from serving.traffic.core.promql import selectors
 
 Arrays = dict[str, npt.NDArray[Any]]
 Compute = Callable[[Arrays], Arrays]

@@ -24,8 +24,8 @@ from registry.core import lifecycle as releases
 from registry.core import uploads
 from rollouts.core import lifecycle as rollouts
 from rollouts.core.decision import Code
-from serving.core import lifecycle as replicas
-from serving.core import sleep_lifecycle as sleeps
+from serving.environments.core import lifecycle as replicas
+from serving.environments.core import sleep_lifecycle as sleeps
 from tests.support.house.naming import duplicate_classes, modules_without_floor, retired_words
 from validators.core import lifecycle as gate_runs
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = (
     *("accounts/actions", "audit", "ledger/actions", "notifications/actions", "registry/actions"),
     *("rollouts/actions", "rollouts/engine", "rollouts/prober", "rollouts/watch"),
-    *("serving/actions", "serving/agent", "validators/actions", "validators/execution"),
+    *("serving/actions", "serving/targets/agent", "validators/actions", "validators/execution"),
 )
 #: Names of arguments and variables that become an event's reason.
 NAMES = {"because", "ended", "reason", "said", "trouble", "wait", "why"}
@@ -23,7 +23,11 @@ NAMES = {"because", "ended", "reason", "said", "trouble", "wait", "why"}
 RETURNED_BY = {"_examine", "_no_objective", "_why_closed", "_why_worse"}
 BY_PLACE = {"_end_servers", "_give_up", "_lose", "_loudly", "_move", "_setback", "move", "note_stuck"}
 #: They word a preview or a check, and write no event.
-NO_EVENTS = ("rollouts/actions/preview.py", "serving/agent/static_launcher.py", "serving/agent/containment.py")
+NO_EVENTS = (
+    "rollouts/actions/preview.py",
+    "serving/targets/agent/static_launcher.py",
+    "serving/targets/agent/containment.py",
+)
 #: They are shown while something waits, or join others, and no event has them as its reason.
 SHOWN = {
     " ({})",

@@ -8,10 +8,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 #: Modules of `serving` about routes, gateways, environments and inference clients, and pure values. Nothing here runs a release.
 _BESIDE = (
-    "serving.core", "serving.ports", "serving.servers", "serving.traffic", "serving.adapters", "serving.control_plane", "serving.wiring",
-    "serving.actions.routes", "serving.actions.gateways", "serving.api.environments", "serving.api.plans",
-    "serving.queries.admission", "serving.queries.endpoints", "serving.queries.request_examples",
-    "serving.queries.route_splits", "serving.queries.routes", "serving.queries.time_limits",
+    "serving.core", "serving.ports", "serving.servers", "serving.traffic", "serving.adapters", "serving.traffic.control_plane", "serving.wiring",
+    "serving.traffic.actions.routes", "serving.traffic.actions.gateways", "serving.api.environments", "serving.api.plans",
+    "serving.traffic.queries.admission", "serving.traffic.queries.endpoints", "serving.traffic.queries.request_examples",
+    "serving.traffic.queries.route_splits", "serving.traffic.queries.routes", "serving.traffic.queries.time_limits",
 )  # fmt: skip
 _NAMES_BESIDE = {
     "Endpoint", "Environment", "Gateway", "RequestExample", "Route", "Sleep", "all_environments", "environments_by_id",

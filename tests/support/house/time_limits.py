@@ -21,12 +21,12 @@ if not apps.ready:
 
 from accounts.api import waiting
 from rollouts.core.presets import PRESETS
-from serving.adapters import envoy_bootstrap
-from serving.agent import server_shim, static_launcher
-from serving.agent.timings import AgentTimings
-from serving.control_plane import clusters, listener, request_guard, virtual_hosts
-from serving.core import health, sleep
-from serving.core.request_limits import USUAL_LIMITS, Limits, limits_stated
+from serving.targets.agent import server_shim, static_launcher
+from serving.targets.agent.timings import AgentTimings
+from serving.targets.core import health, sleep
+from serving.traffic.adapters import envoy_bootstrap
+from serving.traffic.control_plane import clusters, listener, request_guard, virtual_hosts
+from serving.traffic.core.request_limits import USUAL_LIMITS, Limits, limits_stated
 from sluicegate import settings
 from validators.core.policy import parse_policy
 from validators.core.request_time import ASKING

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ledger.core.errors import Invalid
-from serving.adapters.triton import TritonServer
-from serving.agent.launcher import LocalLauncher
-from serving.agent.process_use import use_of
-from serving.core.use import Reading
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent.launcher import LocalLauncher
+from serving.targets.agent.process_use import use_of
+from serving.targets.core.use import Reading
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.triton_rig import local_launcher
 from tests.support.worlds.candidate_models import Make

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from serving.core.addresses import CONTROL_PLANE_NAME, TlsFiles, gateway_identity
+from serving.environments.core.addresses import CONTROL_PLANE_NAME, TlsFiles, gateway_identity
 
 
 class Authority:

@@ -33,8 +33,8 @@ from ledger.tasks import run_job
 from rollouts.actions.transitions import move
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
-from serving.actions.routes import set_route
 from serving.models import Node
+from serving.traffic.actions.routes import set_route
 from sluicegate.cli.ci_template import script_text
 from tests.support.rigs.web_rig import WebServer
 from tests.support.servers.issuer import AUDIENCE, Issuer

@@ -23,7 +23,7 @@ from django.core.management import execute_from_command_line
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
 django.setup()
-from serving.control_plane.plane import ControlPlane
+from serving.traffic.control_plane.plane import ControlPlane
 
 ControlPlane.__init__.__kwdefaults__["poll_s"] = 3600.0
 execute_from_command_line(["manage.py", *sys.argv[1:]])

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from serving.core.routes import Arm, ServerAddress
+from serving.traffic.core.routes import Arm, ServerAddress
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import UNBOUNDED, Rig, rig

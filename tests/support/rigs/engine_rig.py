@@ -9,7 +9,7 @@ import pytest
 from ledger.actions.leadership import Leadership
 from rollouts.core.rules import all_failing, mostly_failing
 from rollouts.engine.loop import LEASE, Engine
-from serving.adapters.counter_readers import CounterReaders, StatsPage
+from serving.traffic.adapters.counter_readers import CounterReaders, StatsPage
 
 #: Ticks in which there is room for all effects of a turn: however long they take, none is deferred to the next.
 ROOM = 10_000.0

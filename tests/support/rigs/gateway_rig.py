@@ -23,15 +23,15 @@ from django.conf import settings
 from django.utils import timezone
 from tritonclient.grpc import service_pb2
 
-from serving.adapters.envoy_bootstrap import bootstrap
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.control_plane.received import StreamAck
-from serving.control_plane.request_log import LoggedRequest
-from serving.control_plane.server import AdsServer, GatewayIdentity, Wake
-from serving.control_plane.snapshot import Snapshot, compile_table
-from serving.core.addresses import TlsFiles
-from serving.core.routes import Arm, ModelRoute, RoutingTable
+from serving.environments.core.addresses import TlsFiles
 from serving.ports import ArmCounters, GatewayCounters
+from serving.traffic.adapters.envoy_bootstrap import bootstrap
+from serving.traffic.adapters.envoy_counters import EnvoyCounters
+from serving.traffic.control_plane.received import StreamAck
+from serving.traffic.control_plane.request_log import LoggedRequest
+from serving.traffic.control_plane.server import AdsServer, GatewayIdentity, Wake
+from serving.traffic.control_plane.snapshot import Snapshot, compile_table
+from serving.traffic.core.routes import Arm, ModelRoute, RoutingTable
 from tests.support.servers.stub_server import MODEL, Backend, Loop, free_port
 
 #: Key of a request that forces a release.

@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from serving.core.routes import Arm, ServerAddress
 from serving.ports import GatewayCounters, RunningServer
+from serving.traffic.core.routes import Arm, ServerAddress
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import MODEL, Rig, rig

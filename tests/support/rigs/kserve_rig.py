@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from serving.agent.server_ports import free_ports
+from serving.targets.agent.server_ports import free_ports
 from tests.contracts.serving_models import WORDS
 from tests.support.rigs.parts import KSERVE
 from tests.support.servers.other_server import HOST, OtherServer, other_server

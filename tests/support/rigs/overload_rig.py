@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from serving.core.routes import Arm, ServerAddress
+from serving.traffic.core.routes import Arm, ServerAddress
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.support.rigs.gateway_rig import MODEL, Rig

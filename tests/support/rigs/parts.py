@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from registry.core.kinds.llamacpp import LLAMACPP
-from serving.adapters.tensorrt import availability
-from serving.agent.runtime_image import venv_of
+from serving.targets.adapters.tensorrt import availability
+from serving.targets.agent.runtime_image import venv_of
 from tests.support.rigs import browser_rig
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,8 +14,8 @@ from typing import Any
 
 from django.core.management import execute_from_command_line
 
-from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import GpuReading
+from serving.targets.agent.gpu_reader import GpuReader
+from serving.targets.core.gpu import GpuReading
 from tests.support.fakes.nvml import RecordedLibrary, replayed
 
 RECORDED_PID = 4242

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from serving.agent import containment
-from serving.agent.sandbox import spec as specs
-from serving.agent.sandbox.landlock import version
-from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, PROC, SECCOMP, USER, Bounds, Spec
+from serving.targets.agent import containment
+from serving.targets.agent.sandbox import spec as specs
+from serving.targets.agent.sandbox.landlock import version
+from serving.targets.agent.sandbox.spec import LANDLOCK, NAMESPACES, PROC, SECCOMP, USER, Bounds, Spec
 
 NOBODY = 65_534
 MIB = 1 << 20

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from registry.core.kinds.triton import TRITON
-from serving.adapters.triton import TritonServer
-from serving.agent import server_shim
-from serving.agent.server_command import command_of
-from serving.agent.server_ports import free_ports
-from serving.core.static_servers import StaticServer
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.agent import server_shim
+from serving.targets.agent.server_command import command_of
+from serving.targets.agent.server_ports import free_ports
+from serving.targets.core.static_servers import StaticServer
 from tests.contracts.serving_models import VENV
 from tests.support.rigs.gateway_rig import wait_until
 

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from registry.core.engine_flavour import RTX
-from serving.adapters import cuda, tensorrt
+from serving.targets.adapters import cuda, tensorrt
 from tests.support.fakes.cuda import FakeCudaLibrary
 from tests.support.rigs.parts import TENSORRT_RTX
 

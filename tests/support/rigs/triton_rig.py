@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from ledger.adapters.linux_processes import is_running
-from serving.agent import server_shim
-from serving.agent.blob_cache import BlobCache
-from serving.agent.containment import Finder
-from serving.agent.launcher import LocalLauncher
 from serving.ports import LaunchError, RunningServer
+from serving.targets.agent import server_shim
+from serving.targets.agent.blob_cache import BlobCache
+from serving.targets.agent.containment import Finder
+from serving.targets.agent.launcher import LocalLauncher
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 
 

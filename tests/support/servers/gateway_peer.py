@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
-from serving.control_plane.snapshot import Snapshot, compile_listeners, compile_table
-from serving.control_plane.stream import (
+from serving.traffic.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, SCOPE
+from serving.traffic.control_plane.snapshot import Snapshot, compile_listeners, compile_table
+from serving.traffic.control_plane.stream import (
     GatewayStream,
 )  # fmt: skip
-from serving.core.routes import Arm, ModelRoute, RoutingTable, ServerAddress
+from serving.traffic.core.routes import Arm, ModelRoute, RoutingTable, ServerAddress
 
 A = Arm("r1", "sha256:" + "a" * 64, (ServerAddress("127.0.0.1", 9001, 9002),))
 B = Arm("r2", "sha256:" + "b" * 64, (ServerAddress("127.0.0.1", 9011, 9012),))

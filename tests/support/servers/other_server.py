@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serving.adapters.triton import TritonServer
-from serving.core.static_servers import StaticServer
 from serving.ports import InferenceError
+from serving.servers.adapters.triton import TritonServer
+from serving.targets.core.static_servers import StaticServer
 from tests.support.rigs.gateway_rig import wait_until
 
 HOST = "127.0.0.1"

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from serving.core.addresses import TlsFiles
+from serving.environments.core.addresses import TlsFiles
 
 
 class _Running:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from serving.core.routes import ServerAddress
+from serving.traffic.core.routes import ServerAddress
 from tests.support.servers.stub_server import Backend, Loop, free_port
 
 

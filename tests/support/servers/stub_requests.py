@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.adapters.triton import TritonServer
 from serving.ports import GRPC, HTTP, PreparedRequests
+from serving.servers.adapters.triton import TritonServer
 from tests.support.servers.stub_server import Backend, Loop
 
 BATCHES = [{"x": np.ones((1, 4), np.float32)}]

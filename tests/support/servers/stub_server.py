@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from serving.core.routes import ServerAddress
+from serving.traffic.core.routes import ServerAddress
 from sluicegate.stack import tcp_ports
 
 MODEL = "sentiment"

@@ -17,8 +17,8 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from rollouts.models import ProbeTally, Rollout
 from rollouts.prober.prober import Prober
-from serving.core.routes import ServerAddress
 from serving.models import Route
+from serving.traffic.core.routes import ServerAddress
 from tests.contracts.serving_models import serving
 from tests.support.fakes.ports import FakeInferenceServer, FakeModel
 from tests.support.worlds.factories import make_environment, make_model, make_replica, make_server

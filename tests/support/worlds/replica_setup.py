@@ -14,13 +14,13 @@ from accounts.models import Team
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel
-from serving import actions
-from serving.agent import health_check, reconciler
-from serving.agent.reconciler import ReplicaReconciler
-from serving.agent.timings import AgentTimings
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Environment, Node, Replica
 from serving.ports import LaunchSpec
+from serving.targets import actions
+from serving.targets.agent import health_check, reconciler
+from serving.targets.agent.reconciler import ReplicaReconciler
+from serving.targets.agent.timings import AgentTimings
 from tests.support.fakes import ports
 from tests.support.fakes.ports import FakeLauncher, FakeModel
 

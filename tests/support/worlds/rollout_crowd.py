@@ -11,9 +11,9 @@ from rollouts import actions
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import Rollout
-from serving.actions.routes import set_route
 from serving.models import Gateway
 from serving.ports import GatewayCounters, GatewayError
+from serving.traffic.actions.routes import set_route
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import ROOM, hear_everyone
 from tests.support.worlds.factories import (

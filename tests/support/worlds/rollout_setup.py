@@ -15,8 +15,8 @@ from registry.models import Release
 from registry.signing import installation_keys
 from rollouts import actions
 from rollouts.models import Rollout
-from serving.actions.routes import set_route
 from serving.models import Environment, Node, Replica, RequestExample
+from serving.traffic.actions.routes import set_route
 from tests.support.worlds.factories import (
     make_actor,
     make_admin,

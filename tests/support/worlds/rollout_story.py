@@ -13,8 +13,8 @@ from rollouts import actions
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
-from serving.actions.routes import set_route
 from serving.models import Gateway, Replica, Route
+from serving.traffic.actions.routes import set_route
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.rigs.engine_rig import ROOM, hear_everyone
 from tests.support.worlds.factories import (

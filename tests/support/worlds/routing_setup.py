@@ -12,10 +12,10 @@ from accounts.models import Team
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.actions.gateways import register_gateway
-from serving.actions.routes import set_route
-from serving.core.lifecycle import ReplicaState
+from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Environment, Gateway, Node, Replica, Route, Server
+from serving.traffic.actions.gateways import register_gateway
+from serving.traffic.actions.routes import set_route
 
 ENGINE = Actor.system("engine")
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from registry.core.spec import parse_spec
-from serving.agent import runtime_image
+from serving.targets.agent import runtime_image
 from tests.contracts import serving_models as made
 from tests.support.worlds.candidate_models import Make
 from validators.core.golden_set import GoldenItem, parse_golden_set

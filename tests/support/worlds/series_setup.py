@@ -9,9 +9,9 @@ from datetime import timedelta
 from django.utils import timezone
 
 from registry.models import Release
-from serving.core.buckets import EDGES_US
 from serving.models import Environment, SeriesMinute, TrafficSeries
 from serving.traffic.actions.partitions import make_partitions
+from serving.traffic.core.buckets import EDGES_US
 
 
 def kept(environment: Environment, releases: Sequence[Release], *, minutes: int = 70) -> None:

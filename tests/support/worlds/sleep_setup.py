@@ -14,14 +14,15 @@ from accounts.core.access import Actor
 from ledger.actions.leadership import Leadership
 from ledger.queries.clock import DatabaseClock
 from registry.models import Release, ServedModel
-from serving.actions import ensure_replica
-from serving.actions.gateways import register_gateway
-from serving.actions.replicas import scale_release
-from serving.actions.sleeping import rule_sleep
-from serving.agent.sleep_watch import SleepWatch
-from serving.core.sleep import LEAST_S, SleepRule
+from serving.environments.core.sleep_lifecycle import SleepRule
 from serving.models import Gateway, Node, Replica, Route, Server, Sleep
 from serving.ports import GatewayError
+from serving.targets.actions import ensure_replica
+from serving.targets.actions.replicas import scale_release
+from serving.targets.actions.sleeping import rule_sleep
+from serving.targets.agent.sleep_watch import SleepWatch
+from serving.targets.core.sleep import LEAST_S
+from serving.traffic.actions.gateways import register_gateway
 from tests.support.fakes.gateway import FakeGateway, UserAnswer
 from tests.support.worlds.factories import make_actor, make_server, resealed
 from tests.support.worlds.rollout_setup import OBJECTIVES, production, release_of, stable_server, started

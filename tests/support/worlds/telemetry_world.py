@@ -25,9 +25,9 @@ from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import get_rollout, view_of
-from serving.actions.routes import set_route
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from serving.traffic.actions.routes import set_route
 from tests.support.fakes.gateway import FakeGateway
 from tests.support.fakes.ports import FakeMetrics
 from tests.support.rigs.engine_rig import ROOM, hear_everyone

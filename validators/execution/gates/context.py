@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.core.made_up import made_up_items
-from serving.core.use import Reading
-from serving.core.warm_requests import requests
 from serving.ports import InferenceServer
+from serving.servers.core.made_up import made_up_items
+from serving.servers.core.warm_requests import requests
+from serving.targets.core.use import Reading
 from validators.core.contract import Tensor, tensors_of
 from validators.core.expiry import uses_gpu
 from validators.core.golden_set import GoldenItem, Label

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from registry.core.envelope import declared_per_s
-from serving.core.admission import LEAST_PER_INSTANCE
 from serving.ports import PreparedRequests
+from serving.traffic.core.admission import LEAST_PER_INSTANCE
 from validators.core.answered import answered_at, ended_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
 from validators.core.full_server import Burst, burst_of, judge_full

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ledger.adapters.linux_processes import die_with_starter
-from serving.adapters.triton_requests import opened
 from serving.ports import Parcel
+from serving.servers.adapters.triton_requests import opened
 from validators.execution.runners.load import LoadRun
 
 _TELL_EVERY_S = 0.1

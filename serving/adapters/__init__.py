@@ -1,1 +1,0 @@
-"""One adapter for each outside system: Triton, Envoy, Prometheus."""

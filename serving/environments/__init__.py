@@ -1,0 +1,1 @@
+"""Environments, their rules, and what runs in them as rows."""
