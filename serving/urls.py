@@ -6,7 +6,7 @@ from django.urls import path
 
 from serving.api import capabilities, gateways, node_fit, nodes, release_check, replicas, sleep, static_servers
 from serving.api import environments as api
-from serving.traffic.api import SeriesView
+from serving.api.series import SeriesView
 
 urlpatterns = [
     path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),

@@ -66,7 +66,8 @@ def test_every_core_is_watched() -> None:
 
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     watched = {module for contract in contracts for module in contract.get("source_modules", [])}
-    assert watched >= {f"{room}.core" for room in ROOMS if (ROOT / room / "core").is_dir()}
+    cores = {path.parent for room in ROOMS for path in (ROOT / room).rglob("core/__init__.py")}
+    assert watched >= {".".join(core.relative_to(ROOT).parts) for core in cores}
 
 
 def test_state_is_assigned_nowhere(trees: dict[str, ast.Module]) -> None:

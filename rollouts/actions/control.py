@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from django.db import transaction
-from serving.environments.actions.locks import lock_open
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Control
 from rollouts.models import Rollout
+from serving.environments.actions.locks import lock_open
 from serving.traffic.actions.routes import set_route
 from serving.traffic.queries.endpoints import answers
 from serving.traffic.queries.routes import acknowledged, route_of

@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from serving.environments.actions.locks import lock_routes
-from serving.targets.platforms import platform_of
 
 from accounts.core.quantities import weight_text
 from ledger.actions import append_event
@@ -30,7 +28,9 @@ from rollouts.queries.headroom import proofs_for
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.stable_odd import stable_odd_of
 from rollouts.queries.undo_window import aborted_take_overs
+from serving.environments.actions.locks import lock_routes
 from serving.models import Route
+from serving.targets.platforms import platform_of
 from serving.traffic.actions.routes import set_route
 from serving.traffic.queries.endpoints import replica_at
 

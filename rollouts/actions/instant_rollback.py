@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
-from serving.environments.actions.locks import lock_open, lock_routes
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import enqueue
@@ -29,6 +28,7 @@ from rollouts.queries.undo_window import (
     release_before,
     serves,
 )
+from serving.environments.actions.locks import lock_open, lock_routes
 from serving.models import Environment
 from serving.traffic.actions.routes import set_route
 from serving.traffic.queries.endpoints import answers

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from serving.environments.actions.locks import lock_routes
 
 from accounts.core.access import Actor, Verb
 from ledger.core.errors import StateChanged
@@ -32,6 +31,7 @@ from rollouts.core.policy import Policy, Step
 from rollouts.models import Rollout
 from rollouts.queries.approvals import ahead_of
 from rollouts.queries.target import is_stable_gone
+from serving.environments.actions.locks import lock_routes
 from serving.traffic.actions.routes import set_route
 from serving.traffic.queries.endpoints import answers
 

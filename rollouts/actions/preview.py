@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.conf import settings
-from serving.targets.platforms import platform_of
 
 from accounts.core.access import Actor, Verb, may, require
 from accounts.core.quantities import weight_text
@@ -46,6 +45,7 @@ from rollouts.queries.target import who_replaces
 from rollouts.queries.traffic import Traffic, supposed
 from serving.environments.core.sleep_lifecycle import SleepState
 from serving.models import Environment
+from serving.targets.platforms import platform_of
 from serving.targets.port import Forecast
 from serving.targets.queries.sleep import sleep_of
 from serving.traffic.queries.routes import WarmRoute, warm_route

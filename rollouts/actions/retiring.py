@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from django.db import transaction
 from django.utils import timezone
-from serving.environments.actions.locks import lock_routes, notify_routes, refuse_retired
-from serving.targets.platforms import platform_of
 
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
@@ -19,8 +17,10 @@ from ledger.core.errors import Invalid
 from ledger.core.verbs import EventVerb
 from registry.actions.releases import lock_release
 from rollouts.queries.removal import obstacles
+from serving.environments.actions.locks import lock_routes, notify_routes, refuse_retired
 from serving.environments.core.reasons import LONGEST_REASON
 from serving.models import Environment
+from serving.targets.platforms import platform_of
 from serving.targets.queries.removal import has_history
 from serving.traffic.actions.gateways import remove_gateway
 from serving.traffic.queries.routes import every_route

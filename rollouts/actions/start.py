@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
-from serving.environments.actions.locks import lock_open, refuse_retired
 
 from accounts.core.access import Actor, Verb, may, require
 from ledger.actions import append_event
@@ -30,6 +29,7 @@ from rollouts.queries.obstacles import does_not_hold, report_problem
 from rollouts.queries.rolled_back import last_tried, promoted_by
 from rollouts.queries.target import gone_beside, is_stable_gone
 from rollouts.queries.undo_window import serves
+from serving.environments.actions.locks import lock_open, refuse_retired
 from serving.models import Environment, Route
 from serving.targets.port import Forecast
 from serving.traffic.queries.routes import route_of

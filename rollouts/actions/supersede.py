@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
-from serving.environments.actions.locks import lock_routes
 
 from accounts.core.access import Actor, Verb, require
 from ledger.core.errors import Invalid, StateChanged
@@ -16,6 +15,7 @@ from rollouts.actions.start import admit, create
 from rollouts.actions.transitions import drain_release
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
+from serving.environments.actions.locks import lock_routes
 
 S = RolloutState
 

@@ -6,7 +6,6 @@ import hashlib
 from typing import Any
 
 from django.utils import timezone
-from serving.environments.actions.locks import lock_routes
 
 from accounts.core.access import Actor
 from ledger.core.errors import Refused, StateChanged
@@ -22,6 +21,7 @@ from rollouts.queries.approvals import ahead_of
 from rollouts.queries.headroom import proofs_for
 from rollouts.queries.obstacles import report_problem
 from rollouts.queries.target import candidate_serving
+from serving.environments.actions.locks import lock_routes
 from serving.traffic.actions.routes import set_route
 
 S = RolloutState

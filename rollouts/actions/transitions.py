@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils import timezone
-from serving.environments.actions.locks import lock_routes
-from serving.targets.platforms import platform_of
 
 from accounts.core.access import Actor
 from ledger.actions import append_event
@@ -17,6 +15,8 @@ from registry.models import Release
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import DecisionRecord, Rollout
+from serving.environments.actions.locks import lock_routes
+from serving.targets.platforms import platform_of
 from serving.traffic.actions.routes import refuse_forced, set_route
 
 S = RolloutState

@@ -8,8 +8,6 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import F
-from serving.environments.actions.locks import lock_routes
-from serving.targets.platforms import platform_of
 
 from accounts.core.access import Actor, Verb
 from ledger.actions import append_event, enqueue
@@ -27,6 +25,8 @@ from rollouts.models import Rollout
 from rollouts.queries.alarms import judged_since_promotion
 from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.undo_window import ending_undo_windows, serves
+from serving.environments.actions.locks import lock_routes
+from serving.targets.platforms import platform_of
 
 #: A window that is held open is prolonged by this, in seconds, again and again: all that is warm only for it reads one instant.
 HOLD_S = 60.0

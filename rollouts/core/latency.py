@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Upper edges of the classes in µs, some of those that gateways count by (`serving.traffic.core.buckets`); one more class lies above the last.
+#: Upper edges of the classes in µs, some of those that gateways count by (`serving.traffic.core.buckets`). One more class lies
+#: above the last.
 EDGES_US: tuple[int, ...] = (
     1_000, 2_000, 3_000, 5_000, 7_500, 10_000, 15_000, 20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 250_000, 500_000,
     1_000_000, 2_000_000, 5_000_000, 10_000_000, 30_000_000,

@@ -29,7 +29,8 @@ log = structlog.get_logger(__name__)
 READ_EVERY_S = 2.0
 #: For all queries of one guard together.
 READ_TIMEOUT_S = 5.0
-#: Between samples further apart than this, counters may have begun anew without a trace (see `serving.traffic.adapters.prometheus.RESETS_OVER`).
+#: Between samples further apart than this, counters may have begun anew without a trace (see
+#: `serving.traffic.adapters.prometheus.RESETS_OVER`).
 COMPARABLE_OVER_S = 300.0
 #: What was last read longer ago than this, or than three rounds of all guards, no longer counts as known.
 OLD_AFTER_S = 15.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from serving.targets.platforms import platform_of
-
 from ledger.core.errors import DomainError
 from rollouts.actions.engine_effects import ask_for_replicas
 from rollouts.core.headroom import Headroom, weight_ahead
 from rollouts.core.lifecycle import RolloutState
 from rollouts.engine.world import RolloutEntry, SurgeAsk, WorldState
 from rollouts.models import Rollout
+from serving.targets.platforms import platform_of
 
 #: Servers that do not come are asked about again this often.
 RETRY_S = 10.0

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from serving.servers.clients import Client, client_of
-
 from serving.ports import InferenceServer
+from serving.servers.clients import Client, client_of
 from serving.traffic.core.routes import ServerAddress
 
 #: An idle client is closed after this long: longer than any request takes.

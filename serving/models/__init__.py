@@ -251,7 +251,8 @@ class Route(models.Model):
     changed_at = models.DateTimeField()
     refuses_forced = models.BooleanField(default=False, db_default=False)  # requests that force a release
     stable_since = models.DateTimeField(null=True)  # when `stable` became the stable release here
-    #: By release: the rate that one server of it was proven for when it came into the route (`serving.traffic.core.admission.Proof`), or null.
+    #: By release: the rate that one server of it was proven for when it came into the route
+    #: (`serving.traffic.core.admission.Proof`), or null.
     proven = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
 
     class Meta:

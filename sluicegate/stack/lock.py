@@ -7,7 +7,8 @@ import os
 import time
 from pathlib import Path
 
-#: A running stack is reported at once; a stack that has just gone may still have servers that clear up (`serving.targets.agent.server_shim`).
+#: A running stack is reported at once; a stack that has just gone may still have servers that clear up
+#: (`serving.targets.agent.server_shim`).
 PATIENCE_RUNNING_S, PATIENCE_GONE_S = 0.5, 15.0
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.utils import timezone
-from serving.environments.actions.locks import lock_routes
 
 from accounts.core.access import Actor
 from registry.models import Release
 from rollouts.actions.retiring import restore_environment
+from serving.environments.actions.locks import lock_routes
 from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Environment, Gateway, Node, Replica, Server
 from serving.targets.actions.lifecycle import (

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import pytest
-from serving.targets.platforms import PLATFORMS
 
 import validators.execution.staging
 from accounts.core.access import Actor
 from registry.models import Release, ServedModel
 from serving.models import Endpoint
+from serving.targets.platforms import PLATFORMS
 from tests.support.fakes.platform import NO_ROOM, FakeKubernetes
 from tests.support.worlds.factories import make_release, resealed
 from tests.support.worlds.gate_setup import (  # noqa: F401

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
-from serving.targets.platforms import PLATFORMS
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
@@ -21,6 +20,7 @@ from serving.environments.core.endpoints import EndpointState
 from serving.environments.core.lifecycle import ReplicaState
 from serving.models import Endpoint, Environment, ListedServer, Node, Replica, Server
 from serving.targets.actions.lifecycle import mark_serving
+from serving.targets.platforms import PLATFORMS
 from serving.targets.port import REASONS, Platform
 from serving.traffic.actions.routes import set_route
 from serving.traffic.queries.endpoints import answers, names_of, running, standing_at, with_answering

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 
 import pytest
-from serving.servers.clients import client_of
 
 from serving.ports import InferenceError
 from serving.servers import text_server
+from serving.servers.clients import client_of
 
 
 def test_a_server_that_is_late_to_answer_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ OURS = {*ROOMS, "sluicegate", "web", "tests", "benchmarks", "examples"}
 
 def modules() -> list[str]:
     """Every file of a `core` that has code in it, as paths below the root."""
-    found = sorted(path for room in ROOMS for path in (ROOT / room / "core").rglob("*.py"))
+    found = sorted(path for room in ROOMS for path in (ROOT / room).rglob("core/**/*.py"))
     return [str(path.relative_to(ROOT)) for path in found if path.stat().st_size]
 
 

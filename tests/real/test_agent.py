@@ -20,7 +20,6 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
-from serving.environments.actions.locks import CHANGE_CHANNEL
 
 from accounts.core.access import Actor
 from accounts.models import Team
@@ -29,6 +28,7 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from registry.storage import FolderStore
+from serving.environments.actions.locks import CHANGE_CHANNEL
 from serving.models import Environment, Node, Replica, Server
 from serving.ports import InferenceError
 from serving.servers.adapters.triton import TritonServer

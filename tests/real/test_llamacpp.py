@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from serving.servers.clients import Client
 
 from accounts.core.access import Actor
 from registry import actions as registry_actions
@@ -30,6 +29,7 @@ from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, LaunchSpec, RunningServer
+from serving.servers.clients import Client
 from serving.targets.agent.blob_cache import BlobCache
 from serving.targets.agent.health_check import check_health
 from serving.targets.agent.launcher import LocalLauncher

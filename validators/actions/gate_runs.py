@@ -10,7 +10,6 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
-from serving.environments.actions.locks import lock_open
 
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event, enqueue
@@ -24,6 +23,7 @@ from registry.core.attestations import GATES_TYPE, gate_evidence
 from registry.models import Release, ServedModel
 from registry.queries import manifest_of, require_runnable
 from registry.signing import installation_keys
+from serving.environments.actions.locks import lock_open
 from serving.environments.queries.inventory import find_environment
 from serving.models import Environment
 from serving.targets.queries import get_environment

@@ -13,7 +13,6 @@ from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
-from serving.targets.platforms import platform_of
 
 from accounts.actions.following import follow
 from accounts.api.following import Followed
@@ -24,6 +23,7 @@ from registry.core.mlbom import MEDIA_TYPE
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
+from serving.targets.platforms import platform_of
 from serving.targets.queries import get_environment
 from validators import actions, queries
 from validators.api.serializers import CancelIn, DiffOut, GateRunIn, GateRunLogOut, GateRunOut, GoldenSetOut, ReportOut

@@ -15,7 +15,6 @@ import django.db
 import structlog
 from django.db import transaction
 from django.utils import timezone
-from serving.targets.platforms import platform_of
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
@@ -24,6 +23,7 @@ from registry.core.kinds import backend_of, spoken_by
 from registry.queries import manifest_of
 from serving.ports import InferenceServer
 from serving.servers.core.redaction import redacted
+from serving.targets.platforms import platform_of
 from serving.targets.port import Trial, TrialServer
 from validators import actions, queries
 from validators.core.capacity import hardware_name

@@ -8,12 +8,12 @@ from typing import Any
 
 import structlog
 from django.utils import timezone
-from serving.targets.platforms import platform_of
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError, StateChanged
 from registry.models import Release
 from serving.environments.core.endpoints import EndpointState
+from serving.targets.platforms import platform_of
 from serving.targets.port import Trial
 from validators import queries
 from validators.core.fault import verdict_of_failure

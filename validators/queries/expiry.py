@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from django.utils import timezone
-from serving.targets.platforms import platform_of
 
 from ledger.core.errors import Invalid
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.models import Environment
+from serving.targets.platforms import platform_of
 from serving.targets.port import Forecast, Machine
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import Expired, expired, measured_together, place_of, results_of, uses_gpu

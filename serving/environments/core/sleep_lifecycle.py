@@ -6,7 +6,24 @@ waking → asleep                         (somebody has it sleep before it answe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+
+@dataclass(frozen=True)
+class SleepRule:
+    """What was said of one model in one environment, in seconds without a request. `unload_after_s`: its servers are unloaded then;
+    None: never. `yields_after_s`: they are, where something else needs their room; None: for nobody. `loads_on_demand`: a request
+    wakes it; else somebody has to."""
+
+    unload_after_s: int | None = None
+    yields_after_s: int | None = None
+    loads_on_demand: bool = True
+
+    @property
+    def soonest_s(self) -> int | None:
+        """After how long without a request it may sleep, for whatever reason; None: never."""
+        return self.unload_after_s if self.yields_after_s is None else self.yields_after_s
 
 
 class SleepState(StrEnum):

@@ -1,6 +1,7 @@
 """Replacing one replica without a lost request, and taking the traffic of one away that is told to be unwell.
 
-Another takes its ordinal; the one that is replaced goes once as many others answer as are wanted (`serving.targets.queries.draining`). Nothing here
+Another takes its ordinal; the one that is replaced goes once as many others answer as are wanted
+(`serving.targets.queries.draining`). Nothing here
 waits: agents bring it about.
 """
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from serving.environments.core.sleep_lifecycle import SleepRule
 from serving.targets.core.placement import Claim, Demand, Spot, fit_in
 
 #: The shortest time for which a model is left loaded while nobody asks it. Longer than it takes to come back: an agent gives loading
@@ -23,22 +24,6 @@ FRESH_S = 10.0
 UNKNOWN_WAKE_S, MOST_WAKE_S = 30, 600
 #: From the request that finds a model asleep until a server is asked for: the counters are read every two seconds.
 NOTICED_WITHIN_S = 3
-
-
-@dataclass(frozen=True)
-class SleepRule:
-    """What was said of one model in one environment, in seconds without a request. `unload_after_s`: its servers are unloaded then;
-    None: never. `yields_after_s`: they are, where something else needs their room; None: for nobody. `loads_on_demand`: a request
-    wakes it; else somebody has to."""
-
-    unload_after_s: int | None = None
-    yields_after_s: int | None = None
-    loads_on_demand: bool = True
-
-    @property
-    def soonest_s(self) -> int | None:
-        """After how long without a request it may sleep, for whatever reason; None: never."""
-        return self.unload_after_s if self.yields_after_s is None else self.yields_after_s
 
 
 def rule_problem(rule: SleepRule) -> str:

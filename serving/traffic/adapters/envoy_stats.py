@@ -1,4 +1,4 @@
-"""What an Envoy's page of statistics says: counts by model, release and slot, from names that `serving.traffic.control_plane.listener` gives."""
+"""Counts by model, release and slot of an Envoy's page of statistics, whose names `serving.traffic.control_plane.listener` gives."""
 
 from __future__ import annotations
 

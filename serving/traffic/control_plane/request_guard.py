@@ -16,7 +16,7 @@ has to be known to send them. So the gateway takes each request whole, reads wha
     another method than POST (a route refuses it)                  405     UNIMPLEMENTED 12
     a head or a body that does not come in time                    408     INVALID_ARGUMENT 3
 
-It also writes down the tenant and the class of a request (`serving.traffic.control_plane.tenants`), because a filter of its own for that costs
+It also writes down the tenant and the class of a request (`serving.traffic.control_plane.tenants`), because a filter of its own costs
 each request as much again.
 
 Messages of gRPC streams pass unread (docs/decisions/0014-the-request-guard.md), so streams have a route only where asked for.

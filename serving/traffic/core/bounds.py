@@ -13,7 +13,8 @@ from serving.traffic.core.routes import REQUEST_BYTES
 
 
 class RequestBounds(NamedTuple):
-    """What gateways let through to one release: see `serving.traffic.core.routes.Arm`, and `serving.traffic.core.admission` for what is in flight."""
+    """What gateways let through to one release: see `serving.traffic.core.routes.Arm`, and for what is in flight
+    `serving.traffic.core.admission`."""
 
     declared_in_flight: int | None
     instances: int

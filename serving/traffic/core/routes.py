@@ -35,8 +35,6 @@ REQUEST_BYTES = 16 * 2**20
 WHOLE_BP = 10_000
 #: Requests are labelled with the number of their route's last change, modulo this: a gateway never forgets a label.
 SLOTS = 4
-#: PostgreSQL's NOTIFY channel for changes of routes and servers.
-CHANGE_CHANNEL = "sluicegate_routes"
 
 
 class TableRefused(Exception):

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
-from serving.environments.actions.locks import notify_routes
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
 from registry.models import Release
 from registry.queries import manifest_of
+from serving.environments.actions.locks import notify_routes
 from serving.environments.core.endpoints import EndpointState
 from serving.models import Endpoint, Environment, Node, Route
 from serving.ports import InferenceServer

@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = (
     *("accounts/actions", "audit", "ledger/actions", "notifications/actions", "registry/actions"),
     *("rollouts/actions", "rollouts/engine", "rollouts/prober", "rollouts/watch"),
-    *("serving/actions", "serving/targets/agent", "validators/actions", "validators/execution"),
+    *("serving/environments/actions", "serving/targets/actions", "serving/traffic/actions", "serving/targets/agent"),
+    *("validators/actions", "validators/execution"),
 )
 #: Names of arguments and variables that become an event's reason.
 NAMES = {"because", "ended", "reason", "said", "trouble", "wait", "why"}

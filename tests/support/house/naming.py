@@ -88,11 +88,15 @@ def duplicate_classes(trees: dict[Path, ast.Module]) -> list[str]:
 def modules_without_floor(apps: list[str]) -> list[str]:
     """Direct children of an app that the layer contract does not name. Import-linter's `exhaustive` says so too, of its containers."""
     contracts = tomllib.loads(PROJECT.read_text())["tool"]["importlinter"]["contracts"]
-    contract = next(one for one in contracts if one.get("exhaustive"))
-    floors = set(re.findall(r"\w+", " ".join(contract["layers"]))) | set(contract["exhaustive_ignores"])
-    found = [app for app in apps if app not in contract["containers"]]
-    for app in contract["containers"]:
-        children = {path.stem for path in (ROOT / app).glob("*.py")}
-        children |= {path.parent.name for path in (ROOT / app).glob("*/__init__.py")}
-        found += [f"{app}.{child}" for child in sorted(children - floors - {"__init__"})]
+    exhaustive = [one for one in contracts if one.get("exhaustive")]
+    inside = {app for one in exhaustive for app in one["containers"]}
+    found = [app for app in apps if app not in inside]
+    for contract in exhaustive:
+        floors = set(re.findall(r"\w+", " ".join(contract["layers"]))) | set(contract["exhaustive_ignores"])
+        for app in contract["containers"]:
+            folder = ROOT.joinpath(*app.split("."))
+            children = {path.stem for path in folder.glob("*.py")} | {
+                path.parent.name for path in folder.glob("*/__init__.py")
+            }
+            found += [f"{app}.{child}" for child in sorted(children - floors - {"__init__"})]
     return found

@@ -8,8 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 #: Modules of `serving` about routes, gateways, environments and inference clients, and pure values. Nothing here runs a release.
 _BESIDE = (
-    "serving.core", "serving.ports", "serving.servers", "serving.traffic", "serving.adapters", "serving.traffic.control_plane", "serving.wiring",
-    "serving.traffic.actions.routes", "serving.traffic.actions.gateways", "serving.api.environments", "serving.api.plans",
+    "serving.ports", "serving.servers", "serving.wiring", "serving.api.environments", "serving.api.plans",
+    "serving.targets.core", "serving.targets.adapters", "serving.traffic.core", "serving.traffic.adapters", "serving.environments.core",
+    "serving.traffic.control_plane", "serving.traffic.actions", "serving.environments.actions.locks",
     "serving.traffic.queries.admission", "serving.traffic.queries.endpoints", "serving.traffic.queries.request_examples",
     "serving.traffic.queries.route_splits", "serving.traffic.queries.routes", "serving.traffic.queries.time_limits",
 )  # fmt: skip

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.servers.clients import request_bytes
-
 from validators.core.inputs import Arrays, stack, with_longer_text
 from validators.core.seen_sizes import LEAST_SEEN, aim_of, class_of, drawn, unseen_frac
 from validators.execution.gates.context import GateContext, example_items

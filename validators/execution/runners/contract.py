@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
-from serving.servers.clients import request_bytes
 
 from serving.ports import GRPC, InferenceError, InferenceServer, TensorSpec
+from serving.servers.clients import request_bytes
 from validators.core.contract import Mismatch, Tensor, compare_answer
 from validators.core.edges import Edge, Outcome
 from validators.core.input_use import MOST_ALONE, UNWELL, InputUse, same_answers, spelt_out, variations
