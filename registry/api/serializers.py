@@ -26,7 +26,9 @@ class ModelOut(serializers.Serializer[ServedModel]):
     title = serializers.CharField()
     description = serializers.CharField()
     contract = serializers.JSONField(help_text="{inputs: [{name, data_type, dims}], outputs: […]}")
-    objectives = serializers.JSONField(help_text="{errors_max_frac, slow: {threshold_ms, max_frac}}")
+    objectives = serializers.JSONField(
+        help_text="{errors_max_frac, slow: {threshold_ms, max_frac}, first_token, stalled}"
+    )
     gate_policy = serializers.JSONField()
     rollout_policy = serializers.JSONField()
     traffic_policy = serializers.JSONField(
