@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ("registry", "0002_diet"),
-        ("serving", "0035_endpoint"),
+        ("serving", "0037_series"),
     ]
 
     operations = [

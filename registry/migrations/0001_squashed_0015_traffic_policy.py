@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 from ledger.core.triggers import refuse_change
+from ledger.migrations._together import Together
 
 REFUSE_RETIRED = """
 CREATE FUNCTION registry_refuse_retired()
@@ -128,515 +129,547 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.CreateModel(
-            name="Blob",
-            fields=[
-                ("sha256", models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ("size_bytes", models.BigIntegerField()),
-                ("store_key", models.CharField(max_length=200)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("collected_at", models.DateTimeField(null=True)),
-                ("state", models.CharField(default="verified", max_length=12)),
-                ("problem", models.TextField(blank=True)),
-                ("part_size", models.BigIntegerField(null=True)),
-                ("part_sha256", models.JSONField(default=list)),
-            ],
-            options={
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("state__in", ["verified", "quarantined"])), name="blob_state_known"
-                    )
+        Together(
+            migrations.CreateModel(
+                name="Blob",
+                fields=[
+                    ("sha256", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                    ("size_bytes", models.BigIntegerField()),
+                    ("store_key", models.CharField(max_length=200)),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    ("collected_at", models.DateTimeField(null=True)),
+                    ("state", models.CharField(default="verified", max_length=12)),
+                    ("problem", models.TextField(blank=True)),
+                    ("part_size", models.BigIntegerField(null=True)),
+                    ("part_sha256", models.JSONField(default=list)),
                 ],
-            },
-        ),
-        migrations.CreateModel(
-            name="ServedModel",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("slug", models.SlugField(max_length=60, unique=True)),
-                ("title", models.CharField(blank=True, max_length=120)),
-                ("description", models.TextField(blank=True)),
-                ("contract", models.JSONField(default=dict)),
-                ("objectives", models.JSONField(default=dict)),
-                ("gate_policy", models.JSONField(default=dict)),
-                ("rollout_policy", models.JSONField(default=dict)),
-                ("last_number", models.PositiveIntegerField(default=0)),
-                ("version", models.PositiveIntegerField(default=1)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("ownership", models.JSONField(blank=True, default=dict)),
-                ("traffic_policy", models.JSONField(blank=True, default=dict)),
-                (
-                    "created_by",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
+                options={
+                    "constraints": [
+                        models.CheckConstraint(
+                            condition=models.Q(("state__in", ["verified", "quarantined"])), name="blob_state_known"
+                        )
+                    ],
+                },
+            ),
+            migrations.CreateModel(
+                name="ServedModel",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                     ),
-                ),
-                (
-                    "team",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="served_models", to="accounts.team"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ["slug"],
-            },
-        ),
-        migrations.CreateModel(
-            name="Release",
-            fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
-                ("number", models.PositiveIntegerField(null=True)),
-                ("state", models.CharField(default="draft", max_length=10)),
-                ("spec", models.JSONField(default=dict)),
-                ("manifest", models.TextField(blank=True)),
-                ("digest", models.CharField(max_length=71, null=True)),
-                ("is_code_bearing", models.BooleanField(default=False)),
-                ("version", models.PositiveIntegerField(default=1)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sealed_at", models.DateTimeField(null=True)),
-                ("expected_files", models.JSONField(default=list)),
-                ("retired_at", models.DateTimeField(null=True)),
-                (
-                    "author",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "model",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="releases", to="registry.servedmodel"
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Alias",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", models.CharField(max_length=40)),
-                ("version", models.PositiveIntegerField(default=1)),
-                ("changed_at", models.DateTimeField()),
-                (
-                    "release",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="aliases",
-                        to="registry.release",
-                    ),
-                ),
-                (
-                    "model",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="aliases", to="registry.servedmodel"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ["name"],
-            },
-        ),
-        migrations.CreateModel(
-            name="StoragePlan",
-            fields=[
-                ("id", models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
-                ("planned_at", models.DateTimeField()),
-                ("totals", models.JSONField()),
-            ],
-            options={
-                "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="storage_has_one_plan")],
-            },
-        ),
-        migrations.CreateModel(
-            name="Tombstone",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("sha256", models.CharField(max_length=64)),
-                ("size_bytes", models.BigIntegerField()),
-                ("store_key", models.CharField(max_length=200)),
-                ("reason", models.TextField()),
-                ("evidence", models.JSONField(default=dict)),
-                ("marked_by", models.CharField(max_length=150)),
-                ("marked_at", models.DateTimeField()),
-                ("due_at", models.DateTimeField()),
-                ("ended_at", models.DateTimeField(null=True)),
-                ("outcome", models.CharField(blank=True, max_length=10)),
-            ],
-            options={
-                "indexes": [models.Index(fields=["sha256"], name="tombstone_by_sha256")],
-                "constraints": [
-                    models.UniqueConstraint(
-                        condition=models.Q(("ended_at__isnull", True)),
-                        fields=("store_key",),
-                        name="tombstone_one_open_per_key",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("ended_at__isnull", True), ("outcome", "")),
-                            models.Q(("ended_at__isnull", False), ("outcome__in", ["deleted", "restored"])),
-                            _connector="OR",
+                    ("slug", models.SlugField(max_length=60, unique=True)),
+                    ("title", models.CharField(blank=True, max_length=120)),
+                    ("description", models.TextField(blank=True)),
+                    ("contract", models.JSONField(default=dict)),
+                    ("objectives", models.JSONField(default=dict)),
+                    ("gate_policy", models.JSONField(default=dict)),
+                    ("rollout_policy", models.JSONField(default=dict)),
+                    ("last_number", models.PositiveIntegerField(default=0)),
+                    ("version", models.PositiveIntegerField(default=1)),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    ("ownership", models.JSONField(blank=True, default=dict)),
+                    ("traffic_policy", models.JSONField(blank=True, default=dict)),
+                    (
+                        "created_by",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.SET_NULL,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
                         ),
-                        name="tombstone_outcome_known",
                     ),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="Upload",
-            fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
-                ("path", models.CharField(max_length=300)),
-                ("sha256", models.CharField(max_length=64)),
-                ("size_bytes", models.BigIntegerField()),
-                ("part_size", models.BigIntegerField()),
-                ("state", models.CharField(default="open", max_length=12)),
-                ("problem", models.TextField(blank=True)),
-                ("is_begun", models.BooleanField(default=False)),
-                ("store_id", models.CharField(blank=True, max_length=1024)),
-                ("is_stored", models.BooleanField(default=True)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("expires_at", models.DateTimeField()),
-                (
-                    "created_by",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "release",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="uploads",
-                        to="registry.release",
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="UploadPart",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("number", models.PositiveIntegerField()),
-                ("sha256", models.CharField(max_length=64)),
-                (
-                    "upload",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="registry.upload"
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Waiver",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("manifest_digest", models.CharField(max_length=71)),
-                ("kind", models.CharField(default="code", max_length=20)),
-                ("reason", models.TextField()),
-                ("granted_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "granted_by",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "release",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="waivers", to="registry.release"
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Inspection",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(max_length=20)),
-                ("reader", models.PositiveSmallIntegerField()),
-                ("facts", models.JSONField()),
-                (
-                    "blob",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="inspections", to="registry.blob"
-                    ),
-                ),
-            ],
-            options={
-                "constraints": [models.UniqueConstraint(fields=("blob", "kind"), name="inspection_once")],
-            },
-        ),
-        migrations.CreateModel(
-            name="Attestation",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("predicate_type", models.CharField(max_length=200)),
-                ("about", models.CharField(max_length=71)),
-                ("bundle", models.TextField()),
-                ("key_id", models.CharField(max_length=71)),
-                ("made_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "release",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="attestations", to="registry.release"
-                    ),
-                ),
-            ],
-            options={
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("release", "predicate_type", "about", "key_id"), name="attestation_once_per_key"
-                    )
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="AliasEvent",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("version", models.PositiveIntegerField()),
-                ("actor", models.CharField(max_length=150)),
-                ("reason", models.TextField(blank=True)),
-                ("at", models.DateTimeField()),
-                (
-                    "alias",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="events", to="registry.alias"
-                    ),
-                ),
-                (
-                    "from_release",
-                    models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.release"
-                    ),
-                ),
-                (
-                    "to_release",
-                    models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.release"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ["-version"],
-                "constraints": [models.UniqueConstraint(fields=("alias", "version"), name="alias_event_once")],
-            },
-        ),
-        migrations.CreateModel(
-            name="ReleaseFile",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("path", models.CharField(max_length=300)),
-                (
-                    "role",
-                    models.CharField(
-                        choices=[
-                            ("artifact", "artifact"),
-                            ("tokenizer", "tokenizer"),
-                            ("config", "config"),
-                            ("code", "code"),
-                            ("doc", "doc"),
-                        ],
-                        max_length=10,
-                    ),
-                ),
-                (
-                    "blob",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.blob"
-                    ),
-                ),
-                (
-                    "release",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="files", to="registry.release"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ["path"],
-                "constraints": [models.UniqueConstraint(fields=("release", "path"), name="release_path_once")],
-            },
-        ),
-        migrations.CreateModel(
-            name="ReleaseNote",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("version", models.PositiveIntegerField()),
-                ("text", models.TextField(blank=True)),
-                ("tags", models.JSONField(default=list)),
-                ("written_by", models.CharField(max_length=150)),
-                ("at", models.DateTimeField()),
-                (
-                    "author",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "release",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="notes", to="registry.release"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ["-version"],
-                "constraints": [models.UniqueConstraint(fields=("release", "version"), name="release_note_once")],
-            },
-        ),
-        migrations.CreateModel(
-            name="ReviewComment",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("digest", models.CharField(max_length=71)),
-                ("against_digest", models.CharField(blank=True, max_length=71)),
-                ("section", models.CharField(max_length=20)),
-                ("path", models.CharField(blank=True, max_length=300)),
-                ("side", models.CharField(default="new", max_length=3)),
-                ("line", models.PositiveIntegerField(null=True)),
-                ("text", models.TextField()),
-                ("written_by", models.CharField(max_length=150)),
-                ("at", models.DateTimeField()),
-                ("resolved_by", models.CharField(blank=True, max_length=150)),
-                ("resolved_at", models.DateTimeField(null=True)),
-                (
-                    "against",
-                    models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.release"
-                    ),
-                ),
-                (
-                    "author",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "release",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="comments", to="registry.release"
-                    ),
-                ),
-            ],
-            options={
-                "indexes": [models.Index(fields=["release", "-id"], name="review_comment_newest_first")],
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("side__in", ["old", "new"])), name="review_comment_side_known"
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("resolved_at__isnull", True), ("resolved_by", "")),
-                            models.Q(("resolved_at__isnull", False), models.Q(("resolved_by", ""), _negated=True)),
-                            _connector="OR",
+                    (
+                        "team",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="served_models",
+                            to="accounts.team",
                         ),
-                        name="review_comment_resolved_whole",
                     ),
                 ],
-            },
-        ),
-        migrations.AddIndex(
-            model_name="release",
-            index=models.Index(fields=["model", "-number"], name="release_newest_first"),
-        ),
-        migrations.AddIndex(
-            model_name="release",
-            index=models.Index(
-                condition=models.Q(("is_code_bearing", True), ("state", "sealed")),
-                fields=["sealed_at"],
-                name="release_with_code",
+                options={
+                    "ordering": ["slug"],
+                },
             ),
-        ),
-        migrations.AddIndex(
-            model_name="release",
-            index=models.Index(fields=["digest"], name="release_by_digest", opclasses=["varchar_pattern_ops"]),
-        ),
-        migrations.AddIndex(
-            model_name="release",
-            index=models.Index(
-                condition=models.Q(("state", "draft")), fields=["-created_at", "id"], name="release_drafts"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="release",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["draft", "sealed", "retired"])), name="release_state_known"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="release",
-            constraint=models.UniqueConstraint(fields=("model", "number"), name="release_number_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="release",
-            constraint=models.UniqueConstraint(fields=("model", "digest"), name="release_digest_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="release",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("digest__isnull", True), ("number__isnull", True), ("state", "draft")),
-                    models.Q(
-                        models.Q(("state", "draft"), _negated=True),
-                        ("digest__isnull", False),
-                        ("number__isnull", False),
-                        ("sealed_at__isnull", False),
+            migrations.CreateModel(
+                name="Release",
+                fields=[
+                    ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
+                    ("number", models.PositiveIntegerField(null=True)),
+                    ("state", models.CharField(default="draft", max_length=10)),
+                    ("spec", models.JSONField(default=dict)),
+                    ("manifest", models.TextField(blank=True)),
+                    ("digest", models.CharField(max_length=71, null=True)),
+                    ("is_code_bearing", models.BooleanField(default=False)),
+                    ("version", models.PositiveIntegerField(default=1)),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    ("sealed_at", models.DateTimeField(null=True)),
+                    ("expected_files", models.JSONField(default=list)),
+                    ("retired_at", models.DateTimeField(null=True)),
+                    (
+                        "author",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.SET_NULL,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
+                        ),
                     ),
-                    _connector="OR",
-                ),
-                name="release_sealed_whole",
+                    (
+                        "model",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="releases",
+                            to="registry.servedmodel",
+                        ),
+                    ),
+                ],
+                options={
+                    "indexes": [
+                        models.Index(fields=["model", "-number"], name="release_newest_first"),
+                        models.Index(
+                            condition=models.Q(("is_code_bearing", True), ("state", "sealed")),
+                            fields=["sealed_at"],
+                            name="release_with_code",
+                        ),
+                        models.Index(fields=["digest"], name="release_by_digest", opclasses=["varchar_pattern_ops"]),
+                        models.Index(
+                            condition=models.Q(("state", "draft")), fields=["-created_at", "id"], name="release_drafts"
+                        ),
+                    ],
+                    "constraints": [
+                        models.CheckConstraint(
+                            condition=models.Q(("state__in", ["draft", "sealed", "retired"])),
+                            name="release_state_known",
+                        ),
+                        models.UniqueConstraint(fields=("model", "number"), name="release_number_once"),
+                        models.UniqueConstraint(fields=("model", "digest"), name="release_digest_once"),
+                        models.CheckConstraint(
+                            condition=models.Q(
+                                models.Q(("digest__isnull", True), ("number__isnull", True), ("state", "draft")),
+                                models.Q(
+                                    models.Q(("state", "draft"), _negated=True),
+                                    ("digest__isnull", False),
+                                    ("number__isnull", False),
+                                    ("sealed_at__isnull", False),
+                                ),
+                                _connector="OR",
+                            ),
+                            name="release_sealed_whole",
+                        ),
+                    ],
+                },
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="alias",
-            constraint=models.UniqueConstraint(fields=("model", "name"), name="alias_once"),
-        ),
-        migrations.AddIndex(
-            model_name="upload",
-            index=models.Index(
-                condition=models.Q(("is_stored", True)), fields=["state", "expires_at"], name="upload_to_sweep"
+            migrations.CreateModel(
+                name="Alias",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("name", models.CharField(max_length=40)),
+                    ("version", models.PositiveIntegerField(default=1)),
+                    ("changed_at", models.DateTimeField()),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="aliases",
+                            to="registry.release",
+                        ),
+                    ),
+                    (
+                        "model",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="aliases",
+                            to="registry.servedmodel",
+                        ),
+                    ),
+                ],
+                options={
+                    "ordering": ["name"],
+                    "constraints": [models.UniqueConstraint(fields=("model", "name"), name="alias_once")],
+                },
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="upload",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["open", "verifying", "verified", "quarantined", "aborted"])),
-                name="upload_state_known",
+            migrations.CreateModel(
+                name="StoragePlan",
+                fields=[
+                    ("id", models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+                    ("planned_at", models.DateTimeField()),
+                    ("totals", models.JSONField()),
+                ],
+                options={
+                    "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="storage_has_one_plan")],
+                },
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="upload",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state__in", ["open", "verifying"])),
-                fields=("release", "path"),
-                name="upload_once_under_way",
+            migrations.CreateModel(
+                name="Tombstone",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("sha256", models.CharField(max_length=64)),
+                    ("size_bytes", models.BigIntegerField()),
+                    ("store_key", models.CharField(max_length=200)),
+                    ("reason", models.TextField()),
+                    ("evidence", models.JSONField(default=dict)),
+                    ("marked_by", models.CharField(max_length=150)),
+                    ("marked_at", models.DateTimeField()),
+                    ("due_at", models.DateTimeField()),
+                    ("ended_at", models.DateTimeField(null=True)),
+                    ("outcome", models.CharField(blank=True, max_length=10)),
+                ],
+                options={
+                    "indexes": [models.Index(fields=["sha256"], name="tombstone_by_sha256")],
+                    "constraints": [
+                        models.UniqueConstraint(
+                            condition=models.Q(("ended_at__isnull", True)),
+                            fields=("store_key",),
+                            name="tombstone_one_open_per_key",
+                        ),
+                        models.CheckConstraint(
+                            condition=models.Q(
+                                models.Q(("ended_at__isnull", True), ("outcome", "")),
+                                models.Q(("ended_at__isnull", False), ("outcome__in", ["deleted", "restored"])),
+                                _connector="OR",
+                            ),
+                            name="tombstone_outcome_known",
+                        ),
+                    ],
+                },
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="uploadpart",
-            constraint=models.UniqueConstraint(fields=("upload", "number"), name="upload_part_once"),
+            migrations.CreateModel(
+                name="Upload",
+                fields=[
+                    ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
+                    ("path", models.CharField(max_length=300)),
+                    ("sha256", models.CharField(max_length=64)),
+                    ("size_bytes", models.BigIntegerField()),
+                    ("part_size", models.BigIntegerField()),
+                    ("state", models.CharField(default="open", max_length=12)),
+                    ("problem", models.TextField(blank=True)),
+                    ("is_begun", models.BooleanField(default=False)),
+                    ("store_id", models.CharField(blank=True, max_length=1024)),
+                    ("is_stored", models.BooleanField(default=True)),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    ("expires_at", models.DateTimeField()),
+                    (
+                        "created_by",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.SET_NULL,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
+                        ),
+                    ),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.SET_NULL,
+                            related_name="uploads",
+                            to="registry.release",
+                        ),
+                    ),
+                ],
+                options={
+                    "indexes": [
+                        models.Index(
+                            condition=models.Q(("is_stored", True)),
+                            fields=["state", "expires_at"],
+                            name="upload_to_sweep",
+                        )
+                    ],
+                    "constraints": [
+                        models.CheckConstraint(
+                            condition=models.Q(
+                                ("state__in", ["open", "verifying", "verified", "quarantined", "aborted"])
+                            ),
+                            name="upload_state_known",
+                        ),
+                        models.UniqueConstraint(
+                            condition=models.Q(("state__in", ["open", "verifying"])),
+                            fields=("release", "path"),
+                            name="upload_once_under_way",
+                        ),
+                    ],
+                },
+            ),
+            migrations.CreateModel(
+                name="UploadPart",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("number", models.PositiveIntegerField()),
+                    ("sha256", models.CharField(max_length=64)),
+                    (
+                        "upload",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="registry.upload"
+                        ),
+                    ),
+                ],
+                options={
+                    "constraints": [models.UniqueConstraint(fields=("upload", "number"), name="upload_part_once")]
+                },
+            ),
+            migrations.CreateModel(
+                name="Waiver",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("manifest_digest", models.CharField(max_length=71)),
+                    ("kind", models.CharField(default="code", max_length=20)),
+                    ("reason", models.TextField()),
+                    ("granted_at", models.DateTimeField(auto_now_add=True)),
+                    (
+                        "granted_by",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
+                        ),
+                    ),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="waivers", to="registry.release"
+                        ),
+                    ),
+                ],
+            ),
+            migrations.CreateModel(
+                name="Inspection",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("kind", models.CharField(max_length=20)),
+                    ("reader", models.PositiveSmallIntegerField()),
+                    ("facts", models.JSONField()),
+                    (
+                        "blob",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.CASCADE, related_name="inspections", to="registry.blob"
+                        ),
+                    ),
+                ],
+                options={
+                    "constraints": [models.UniqueConstraint(fields=("blob", "kind"), name="inspection_once")],
+                },
+            ),
+            migrations.CreateModel(
+                name="Attestation",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("predicate_type", models.CharField(max_length=200)),
+                    ("about", models.CharField(max_length=71)),
+                    ("bundle", models.TextField()),
+                    ("key_id", models.CharField(max_length=71)),
+                    ("made_at", models.DateTimeField(auto_now_add=True)),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="attestations",
+                            to="registry.release",
+                        ),
+                    ),
+                ],
+                options={
+                    "constraints": [
+                        models.UniqueConstraint(
+                            fields=("release", "predicate_type", "about", "key_id"), name="attestation_once_per_key"
+                        )
+                    ],
+                },
+            ),
+            migrations.CreateModel(
+                name="AliasEvent",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("version", models.PositiveIntegerField()),
+                    ("actor", models.CharField(max_length=150)),
+                    ("reason", models.TextField(blank=True)),
+                    ("at", models.DateTimeField()),
+                    (
+                        "alias",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="events", to="registry.alias"
+                        ),
+                    ),
+                    (
+                        "from_release",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to="registry.release",
+                        ),
+                    ),
+                    (
+                        "to_release",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to="registry.release",
+                        ),
+                    ),
+                ],
+                options={
+                    "ordering": ["-version"],
+                    "constraints": [models.UniqueConstraint(fields=("alias", "version"), name="alias_event_once")],
+                },
+            ),
+            migrations.CreateModel(
+                name="ReleaseFile",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("path", models.CharField(max_length=300)),
+                    (
+                        "role",
+                        models.CharField(
+                            choices=[
+                                ("artifact", "artifact"),
+                                ("tokenizer", "tokenizer"),
+                                ("config", "config"),
+                                ("code", "code"),
+                                ("doc", "doc"),
+                            ],
+                            max_length=10,
+                        ),
+                    ),
+                    (
+                        "blob",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.blob"
+                        ),
+                    ),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.CASCADE, related_name="files", to="registry.release"
+                        ),
+                    ),
+                ],
+                options={
+                    "ordering": ["path"],
+                    "constraints": [models.UniqueConstraint(fields=("release", "path"), name="release_path_once")],
+                },
+            ),
+            migrations.CreateModel(
+                name="ReleaseNote",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("version", models.PositiveIntegerField()),
+                    ("text", models.TextField(blank=True)),
+                    ("tags", models.JSONField(default=list)),
+                    ("written_by", models.CharField(max_length=150)),
+                    ("at", models.DateTimeField()),
+                    (
+                        "author",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
+                        ),
+                    ),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="notes", to="registry.release"
+                        ),
+                    ),
+                ],
+                options={
+                    "ordering": ["-version"],
+                    "constraints": [models.UniqueConstraint(fields=("release", "version"), name="release_note_once")],
+                },
+            ),
+            migrations.CreateModel(
+                name="ReviewComment",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("digest", models.CharField(max_length=71)),
+                    ("against_digest", models.CharField(blank=True, max_length=71)),
+                    ("section", models.CharField(max_length=20)),
+                    ("path", models.CharField(blank=True, max_length=300)),
+                    ("side", models.CharField(default="new", max_length=3)),
+                    ("line", models.PositiveIntegerField(null=True)),
+                    ("text", models.TextField()),
+                    ("written_by", models.CharField(max_length=150)),
+                    ("at", models.DateTimeField()),
+                    ("resolved_by", models.CharField(blank=True, max_length=150)),
+                    ("resolved_at", models.DateTimeField(null=True)),
+                    (
+                        "against",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to="registry.release",
+                        ),
+                    ),
+                    (
+                        "author",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
+                        ),
+                    ),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="comments", to="registry.release"
+                        ),
+                    ),
+                ],
+                options={
+                    "indexes": [models.Index(fields=["release", "-id"], name="review_comment_newest_first")],
+                    "constraints": [
+                        models.CheckConstraint(
+                            condition=models.Q(("side__in", ["old", "new"])), name="review_comment_side_known"
+                        ),
+                        models.CheckConstraint(
+                            condition=models.Q(
+                                models.Q(("resolved_at__isnull", True), ("resolved_by", "")),
+                                models.Q(("resolved_at__isnull", False), models.Q(("resolved_by", ""), _negated=True)),
+                                _connector="OR",
+                            ),
+                            name="review_comment_resolved_whole",
+                        ),
+                    ],
+                },
+            ),
         ),
         migrations.RunSQL(REFUSE_RETIRED, "DROP FUNCTION registry_refuse_retired CASCADE;"),
         migrations.RunSQL(ALIAS_IS_TOLD, "DROP FUNCTION registry_alias_is_told CASCADE;"),

@@ -1,6 +1,8 @@
 from django.db import migrations, models
 from django.db.models import F, Q
 
+from ledger.migrations._together import Together
+
 _GONE = (
     "credential",
     "credential_at",
@@ -11,6 +13,10 @@ _GONE = (
     "revoked_at",
     "revoked_by",
     "revoke_reason",
+    "cordoned_at",
+    "cordoned_by",
+    "cordon_reason",
+    "version",
 )
 
 
@@ -34,61 +40,64 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.AddField("route", "stable_since", models.DateTimeField(null=True)),
-        migrations.RunPython(fill, migrations.RunPython.noop),
-        migrations.AddField(
-            model_name="environment",
-            name="forced_key_number",
-            field=models.PositiveIntegerField(db_default=0, default=0),
-        ),
-        migrations.AddField(
-            model_name="route",
-            name="refuses_forced",
-            field=models.BooleanField(db_default=False, default=False),
-        ),
-        migrations.DeleteModel("Prefetch"),
-        migrations.DeleteModel("NodeInvite"),
-        *(migrations.RemoveField("node", name) for name in _GONE),
-        migrations.AddField(
-            "environment", "platform", models.CharField(max_length=10, default="local", db_default="local")
-        ),
-        migrations.AddConstraint(
-            "environment",
-            models.CheckConstraint(condition=Q(platform__in=["local", "static"]), name="environment_platform_known"),
-        ),
-        migrations.CreateModel(
-            "ListedServer",
-            [
-                (
-                    "node",
-                    models.OneToOneField(
-                        "serving.Node", models.CASCADE, primary_key=True, related_name="listing", serialize=False
+        Together(
+            migrations.AddField("route", "stable_since", models.DateTimeField(null=True)),
+            migrations.AddField(
+                model_name="environment",
+                name="forced_key_number",
+                field=models.PositiveIntegerField(db_default=0, default=0),
+            ),
+            migrations.AddField(
+                model_name="route",
+                name="refuses_forced",
+                field=models.BooleanField(db_default=False, default=False),
+            ),
+            migrations.AddField(
+                "environment", "platform", models.CharField(max_length=10, default="local", db_default="local")
+            ),
+            migrations.AddConstraint(
+                "environment",
+                models.CheckConstraint(
+                    condition=Q(platform__in=["local", "static"]), name="environment_platform_known"
+                ),
+            ),
+            migrations.CreateModel(
+                "ListedServer",
+                [
+                    (
+                        "node",
+                        models.OneToOneField(
+                            "serving.Node", models.CASCADE, primary_key=True, related_name="listing", serialize=False
+                        ),
                     ),
-                ),
-                (
-                    "environment",
-                    models.ForeignKey("serving.Environment", models.PROTECT, related_name="listed_servers"),
-                ),
-                ("host", models.CharField(max_length=120)),
-                ("http_port", models.PositiveIntegerField()),
-                ("grpc_port", models.PositiveIntegerField()),
-                ("kind", models.CharField(max_length=60, blank=True, default="")),
-                ("loads", models.CharField(max_length=300)),
-                ("runtime", models.CharField(max_length=300)),
-                ("listed_by", models.CharField(max_length=150)),
-                ("listed_at", models.DateTimeField()),
-            ],
-            options={
-                "constraints": [
-                    models.UniqueConstraint(fields=["host", "http_port"], name="listed_server_once_over_http"),
-                    models.UniqueConstraint(fields=["host", "grpc_port"], name="listed_server_once_over_grpc"),
-                ]
-            },
+                    (
+                        "environment",
+                        models.ForeignKey("serving.Environment", models.PROTECT, related_name="listed_servers"),
+                    ),
+                    ("host", models.CharField(max_length=120)),
+                    ("http_port", models.PositiveIntegerField()),
+                    ("grpc_port", models.PositiveIntegerField()),
+                    ("kind", models.CharField(max_length=60, blank=True, default="")),
+                    ("loads", models.CharField(max_length=300)),
+                    ("runtime", models.CharField(max_length=300)),
+                    ("listed_by", models.CharField(max_length=150)),
+                    ("listed_at", models.DateTimeField()),
+                ],
+                options={
+                    "constraints": [
+                        models.UniqueConstraint(fields=["host", "http_port"], name="listed_server_once_over_http"),
+                        models.UniqueConstraint(fields=["host", "grpc_port"], name="listed_server_once_over_grpc"),
+                    ]
+                },
+            ),
         ),
+        migrations.RunPython(fill, migrations.RunPython.noop),
         migrations.RunSQL(
             "UPDATE serving_node SET removed_at = cordoned_at WHERE removed_at IS NULL AND cordoned_at IS NOT NULL",
             migrations.RunSQL.noop,
         ),
-        *(migrations.RemoveField("node", name) for name in ("cordoned_at", "cordoned_by", "cordon_reason", "version")),
-        migrations.DeleteModel("Variant"),
+        Together(
+            *(migrations.RemoveField("node", name) for name in _GONE),
+            *(migrations.DeleteModel(name) for name in ("Prefetch", "NodeInvite", "Variant")),
+        ),
     ]

@@ -5,6 +5,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 from ledger.core.triggers import refuse_change
+from ledger.migrations._together import Together
 
 GATERUN_IS_FINAL = """
 CREATE FUNCTION validators_gaterun_is_final()
@@ -94,272 +95,294 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.CreateModel(
-            name="GateRun",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("policy", models.JSONField()),
-                ("policy_digest", models.CharField(max_length=71)),
-                ("state", models.CharField(default="queued", max_length=10)),
-                ("verdict", models.CharField(blank=True, max_length=10)),
-                ("reason", models.TextField(blank=True)),
-                ("requested_by", models.CharField(max_length=150)),
-                ("version", models.PositiveIntegerField(default=1)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("started_at", models.DateTimeField(null=True)),
-                ("ended_at", models.DateTimeField(null=True)),
-                (
-                    "baseline",
-                    models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.release"
+        Together(
+            migrations.CreateModel(
+                name="GateRun",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                     ),
-                ),
-                (
-                    "environment",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="serving.environment"
+                    ("policy", models.JSONField()),
+                    ("policy_digest", models.CharField(max_length=71)),
+                    ("state", models.CharField(default="queued", max_length=10)),
+                    ("verdict", models.CharField(blank=True, max_length=10)),
+                    ("reason", models.TextField(blank=True)),
+                    ("requested_by", models.CharField(max_length=150)),
+                    ("version", models.PositiveIntegerField(default=1)),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    ("started_at", models.DateTimeField(null=True)),
+                    ("ended_at", models.DateTimeField(null=True)),
+                    (
+                        "baseline",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to="registry.release",
+                        ),
                     ),
-                ),
-                (
-                    "release",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="gate_runs", to="registry.release"
+                    (
+                        "environment",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="+", to="serving.environment"
+                        ),
                     ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="GoldenSet",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("digest", models.CharField(max_length=71)),
-                ("items", models.PositiveIntegerField()),
-                ("slices", models.JSONField(default=dict)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "blob",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.blob"
+                    (
+                        "release",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="gate_runs", to="registry.release"
+                        ),
                     ),
-                ),
-                (
-                    "created_by",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "model",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="golden_sets",
-                        to="registry.servedmodel",
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="KeptRequest",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("release", models.CharField(max_length=20)),
-                ("inputs", models.JSONField()),
-                ("answers", models.JSONField()),
-                ("digest", models.CharField(max_length=71)),
-                ("rank", models.BigIntegerField()),
-                ("size_bytes", models.PositiveIntegerField()),
-                ("at", models.DateTimeField()),
-                (
-                    "model",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="kept_requests",
-                        to="registry.servedmodel",
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Report",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("manifest_digest", models.CharField(max_length=71)),
-                ("policy_digest", models.CharField(max_length=71)),
-                ("verdict", models.CharField(max_length=10)),
-                ("body", models.TextField()),
-                ("digest", models.CharField(max_length=71, unique=True)),
-                ("signature", models.TextField()),
-                ("key_id", models.CharField(max_length=71)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "gate_run",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="report", to="validators.gaterun"
-                    ),
-                ),
-                (
-                    "release",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="reports", to="registry.release"
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Measurement",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("gate", models.CharField(max_length=30)),
-                ("name", models.CharField(max_length=60)),
-                ("unit", models.CharField(max_length=10)),
-                ("value", models.FloatField()),
-                (
-                    "report",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="measurements", to="validators.report"
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="GateResult",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("gate", models.CharField(max_length=30)),
-                ("position", models.PositiveIntegerField()),
-                ("verdict", models.CharField(blank=True, max_length=10)),
-                ("reason", models.TextField(blank=True)),
-                ("evidence", models.JSONField(default=dict)),
-                ("progress_done", models.PositiveIntegerField(default=0)),
-                ("progress_total", models.PositiveIntegerField(default=0)),
-                ("started_at", models.DateTimeField(null=True)),
-                ("ended_at", models.DateTimeField(null=True)),
-                ("measured", models.JSONField(default=dict)),
-                (
-                    "gate_run",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="results", to="validators.gaterun"
-                    ),
-                ),
-                (
-                    "reused_from",
-                    models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="validators.report"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ["position"],
-            },
-        ),
-        migrations.CreateModel(
-            name="SeenSizesRecord",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("counts", models.JSONField()),
-                ("requests", models.PositiveBigIntegerField()),
-                ("since_at", models.DateTimeField()),
-                ("until_at", models.DateTimeField()),
-                (
-                    "environment",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="serving.environment"
-                    ),
-                ),
-                (
-                    "model",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="registry.servedmodel"
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Trace",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("digest", models.CharField(max_length=71)),
-                ("gaps", models.PositiveIntegerField()),
-                ("lasts_s", models.FloatField()),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "blob",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.blob"
-                    ),
-                ),
-                (
-                    "created_by",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "model",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="traces", to="registry.servedmodel"
-                    ),
-                ),
-            ],
-        ),
-        migrations.AddConstraint(
-            model_name="gaterun",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["queued", "running", "finished", "cancelled"])),
-                name="gate_run_state_known",
+                ],
+                options={
+                    "constraints": [
+                        models.CheckConstraint(
+                            condition=models.Q(("state__in", ["queued", "running", "finished", "cancelled"])),
+                            name="gate_run_state_known",
+                        ),
+                        models.CheckConstraint(
+                            condition=models.Q(
+                                ("verdict__in", ["", "passed", "skipped", "undecided", "errored", "failed"])
+                            ),
+                            name="gate_run_verdict_known",
+                        ),
+                        models.UniqueConstraint(
+                            condition=models.Q(("state__in", ["queued", "running"])),
+                            fields=("release",),
+                            name="gate_run_once_running",
+                        ),
+                    ]
+                },
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="gaterun",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("verdict__in", ["", "passed", "skipped", "undecided", "errored", "failed"])),
-                name="gate_run_verdict_known",
+            migrations.CreateModel(
+                name="GoldenSet",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("digest", models.CharField(max_length=71)),
+                    ("items", models.PositiveIntegerField()),
+                    ("slices", models.JSONField(default=dict)),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    (
+                        "blob",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.blob"
+                        ),
+                    ),
+                    (
+                        "created_by",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.SET_NULL,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
+                        ),
+                    ),
+                    (
+                        "model",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="golden_sets",
+                            to="registry.servedmodel",
+                        ),
+                    ),
+                ],
+                options={"constraints": [models.UniqueConstraint(fields=("model", "digest"), name="golden_set_once")]},
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="gaterun",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state__in", ["queued", "running"])),
-                fields=("release",),
-                name="gate_run_once_running",
+            migrations.CreateModel(
+                name="KeptRequest",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("release", models.CharField(max_length=20)),
+                    ("inputs", models.JSONField()),
+                    ("answers", models.JSONField()),
+                    ("digest", models.CharField(max_length=71)),
+                    ("rank", models.BigIntegerField()),
+                    ("size_bytes", models.PositiveIntegerField()),
+                    ("at", models.DateTimeField()),
+                    (
+                        "model",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.CASCADE,
+                            related_name="kept_requests",
+                            to="registry.servedmodel",
+                        ),
+                    ),
+                ],
+                options={
+                    "constraints": [models.UniqueConstraint(fields=("model", "digest"), name="kept_request_once")]
+                },
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="goldenset",
-            constraint=models.UniqueConstraint(fields=("model", "digest"), name="golden_set_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="keptrequest",
-            constraint=models.UniqueConstraint(fields=("model", "digest"), name="kept_request_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="measurement",
-            constraint=models.UniqueConstraint(fields=("report", "gate", "name"), name="measurement_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="gateresult",
-            constraint=models.UniqueConstraint(fields=("gate_run", "gate"), name="gate_result_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="gateresult",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("verdict__in", ["", "passed", "skipped", "undecided", "errored", "failed"])),
-                name="gate_result_verdict_known",
+            migrations.CreateModel(
+                name="Report",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("manifest_digest", models.CharField(max_length=71)),
+                    ("policy_digest", models.CharField(max_length=71)),
+                    ("verdict", models.CharField(max_length=10)),
+                    ("body", models.TextField()),
+                    ("digest", models.CharField(max_length=71, unique=True)),
+                    ("signature", models.TextField()),
+                    ("key_id", models.CharField(max_length=71)),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    (
+                        "gate_run",
+                        models.OneToOneField(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="report", to="validators.gaterun"
+                        ),
+                    ),
+                    (
+                        "release",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="reports", to="registry.release"
+                        ),
+                    ),
+                ],
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="seensizesrecord",
-            constraint=models.UniqueConstraint(fields=("model", "environment"), name="seen_sizes_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="trace",
-            constraint=models.UniqueConstraint(fields=("model", "digest"), name="trace_once"),
+            migrations.CreateModel(
+                name="Measurement",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("gate", models.CharField(max_length=30)),
+                    ("name", models.CharField(max_length=60)),
+                    ("unit", models.CharField(max_length=10)),
+                    ("value", models.FloatField()),
+                    (
+                        "report",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.CASCADE,
+                            related_name="measurements",
+                            to="validators.report",
+                        ),
+                    ),
+                ],
+                options={
+                    "constraints": [models.UniqueConstraint(fields=("report", "gate", "name"), name="measurement_once")]
+                },
+            ),
+            migrations.CreateModel(
+                name="GateResult",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("gate", models.CharField(max_length=30)),
+                    ("position", models.PositiveIntegerField()),
+                    ("verdict", models.CharField(blank=True, max_length=10)),
+                    ("reason", models.TextField(blank=True)),
+                    ("evidence", models.JSONField(default=dict)),
+                    ("progress_done", models.PositiveIntegerField(default=0)),
+                    ("progress_total", models.PositiveIntegerField(default=0)),
+                    ("started_at", models.DateTimeField(null=True)),
+                    ("ended_at", models.DateTimeField(null=True)),
+                    ("measured", models.JSONField(default=dict)),
+                    (
+                        "gate_run",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="results", to="validators.gaterun"
+                        ),
+                    ),
+                    (
+                        "reused_from",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="+",
+                            to="validators.report",
+                        ),
+                    ),
+                ],
+                options={
+                    "ordering": ["position"],
+                    "constraints": [
+                        models.UniqueConstraint(fields=("gate_run", "gate"), name="gate_result_once"),
+                        models.CheckConstraint(
+                            condition=models.Q(
+                                ("verdict__in", ["", "passed", "skipped", "undecided", "errored", "failed"])
+                            ),
+                            name="gate_result_verdict_known",
+                        ),
+                    ],
+                },
+            ),
+            migrations.CreateModel(
+                name="SeenSizesRecord",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("counts", models.JSONField()),
+                    ("requests", models.PositiveBigIntegerField()),
+                    ("since_at", models.DateTimeField()),
+                    ("until_at", models.DateTimeField()),
+                    (
+                        "environment",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.CASCADE, related_name="+", to="serving.environment"
+                        ),
+                    ),
+                    (
+                        "model",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.CASCADE, related_name="+", to="registry.servedmodel"
+                        ),
+                    ),
+                ],
+                options={
+                    "constraints": [models.UniqueConstraint(fields=("model", "environment"), name="seen_sizes_once")]
+                },
+            ),
+            migrations.CreateModel(
+                name="Trace",
+                fields=[
+                    (
+                        "id",
+                        models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    ),
+                    ("digest", models.CharField(max_length=71)),
+                    ("gaps", models.PositiveIntegerField()),
+                    ("lasts_s", models.FloatField()),
+                    ("created_at", models.DateTimeField(auto_now_add=True)),
+                    (
+                        "blob",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.blob"
+                        ),
+                    ),
+                    (
+                        "created_by",
+                        models.ForeignKey(
+                            null=True,
+                            on_delete=django.db.models.deletion.SET_NULL,
+                            related_name="+",
+                            to=settings.AUTH_USER_MODEL,
+                        ),
+                    ),
+                    (
+                        "model",
+                        models.ForeignKey(
+                            on_delete=django.db.models.deletion.PROTECT,
+                            related_name="traces",
+                            to="registry.servedmodel",
+                        ),
+                    ),
+                ],
+                options={"constraints": [models.UniqueConstraint(fields=("model", "digest"), name="trace_once")]},
+            ),
         ),
         migrations.RunSQL(GATERUN_IS_FINAL, "DROP FUNCTION validators_gaterun_is_final CASCADE;"),
         migrations.RunSQL(GATERUN_REFUSES_TRUNCATE, "DROP FUNCTION validators_gaterun_refuses_truncate CASCADE;"),
