@@ -25,7 +25,6 @@ from registry.queries.file_headers import remembered_facts
 from registry.queries.file_text import text_of
 from registry.queries.reviews import comments_of
 from web.code.hidden import warning_of
-from web.code.highlight import lexer_of, pieces_of
 from web.code.lines import html_of
 from web.pages.release_frame import frame, readable_release
 
@@ -74,19 +73,15 @@ def file(request: HttpRequest, slug: str, number: int, path: str) -> HttpRespons
 
 def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
     """The page of lines that is asked for (`?page=`), the warning of all of them, and why there are none."""
-    read = text_of(held.blob, is_named_text=bool(lexer_of(held.path)))
+    read = text_of(held.blob, is_named_text=held.role == FileRole.CODE.value)
     if read.text is None:
         return {"why_not": read.why_not}
     text = read.text.removeprefix("\ufeff")
     ends = "Windows line ends" if text.count("\r\n") and text.count("\r\n") == text.count("\n") else ""
     lines = lines_of(text.replace("\r\n", "\n") if ends else text)
-    coloured = pieces_of(lines, held.path) if read.is_whole else None
     page = Paginator(lines, LINES_PER_PAGE).get_page(request.GET.get("page"))
     first = page.start_index() if lines else 1
-    rows = [
-        NumberedLine(at, html_of(line, coloured[at - 1] if coloured and at <= len(coloured) else None))
-        for at, line in enumerate(page, first)
-    ]
+    rows = [NumberedLine(at, html_of(line)) for at, line in enumerate(page, first)]
     return {
         "lines": rows,
         "line_pages": page,
@@ -94,7 +89,6 @@ def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
         "is_whole": read.is_whole,
         "warning": warning_of(lines),
         "ends": ends,
-        "is_plain": coloured is None and bool(lexer_of(held.path)),
     }
 
 
