@@ -162,17 +162,6 @@ class DiffChange(Shape):
     new: Any = described("null where there is none any more")
 
 
-class DiffLayer(Shape):
-    """Tensors of one layer, told by the numbers in their names."""
-
-    layer: str
-    same: int
-    changed: int
-    added: int
-    removed: int
-    named: list[list[str]] = described("[how, tensor, before, after] of the first")
-
-
 class DiffTensors(Shape):
     format: str
     same: int = described("name, data type and shape are; the numbers may not be")
@@ -180,8 +169,6 @@ class DiffTensors(Shape):
     removed: int
     changed: int
     examples: list[DiffChange]
-    layers: list[DiffLayer] = described("those in which something differs, in the order of their names")
-    layers_left_off: int
 
 
 class DiffCoupled(Shape):

@@ -17,7 +17,6 @@ from accounts.api.requests import actor_of
 from accounts.core.addresses import API
 from registry.core.formats import kind_of
 from registry.core.lifecycle import FileRole
-from registry.core.tensor_groups import grouped
 from registry.core.text_diff import lines_of
 from registry.models import ReleaseFile
 from registry.queries import get_file
@@ -93,18 +92,14 @@ def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
 
 
 def _header(held: ReleaseFile) -> dict[str, Any]:
-    """What the file says of itself, its tensors by layer; nothing where its header was not read or says nothing."""
+    """What the file says of itself, its tensors; nothing where its header was not read or says nothing."""
     kind = kind_of(held.path)
     known = remembered_facts({held.blob_id}).get((held.blob_id, kind))
     if not known:
         return {}
-    groups, more = grouped(known.get("tensors", ()))
     rest = {name: value for name, value in known.items() if name not in {"tensors", "inputs", "outputs"}}
     return {
         "kind": kind,
-        "tensor_count": len(known.get("tensors", ())),
-        "groups": groups,
-        "groups_left_off": more,
-        "sides": [(side, known[side]) for side in ("inputs", "outputs") if known.get(side)],
+        "sides": [(side, known[side]) for side in ("inputs", "outputs", "tensors") if known.get(side)],
         "rest": rest,
     }
