@@ -57,7 +57,7 @@ _SECONDS = Number(0, 30 * 86_400, unit="seconds")
 _DEADLINE = Number(0, 30 * 86_400, above=True, unit="seconds")
 _SHARE = Number(0, 1)
 _ALPHA = Number(0, 0.5, above=True)
-_MS = Number(0, 10_000, above=True, unit="milliseconds")
+_MS = Number(0, EDGES_US[-1] / 1000, above=True, unit="milliseconds")
 _STAGE = {
     "min_s": need(_SECONDS),
     "min_samples": need(Integer(1, 10**9, unit="attempts")),

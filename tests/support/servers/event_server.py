@@ -48,15 +48,19 @@ class Play:
 @dataclass
 class EventServer:
     port: int
-    plays: list[Play] = field(default_factory=list)  # the next ones; the last is repeated
+    plays: list[Play] = field(default_factory=list)  # in turn, again and again
     is_over: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def endpoint(self) -> ServerAddress:
         return ServerAddress("127.0.0.1", self.port, self.port)
 
     def next(self) -> Play:
-        return self.plays.pop(0) if len(self.plays) > 1 else self.plays[0]
+        with self._lock:
+            play = self.plays.pop(0)
+            self.plays.append(play)
+            return play
 
 
 class _Handler(socketserver.StreamRequestHandler):
