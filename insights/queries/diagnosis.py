@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -71,8 +71,9 @@ def explain(
     begin = min(now, _instant("baseline", baseline, begin) if baseline else begin)
     last = int(now.timestamp() // 60)
     asked = max(0, last - int(begin.timestamp() // 60))
-    make = _window if asked <= MINUTES else _kept_window
-    window = make(model, environment, last, min(asked, MOST_MINUTES))
+    window = _read(model, environment, last, min(asked, MOST_MINUTES))
+    changes, capacity_per_s = _changes(model, environment, window.begin_s), _capacity(model, environment)
+    window = replace(window, changes=changes, capacity_per_s=capacity_per_s)
     found = diagnose(window)
     is_shift = found.shift.shape in (Shape.STEP, Shape.RISING)
 
@@ -90,6 +91,15 @@ def _instant(field: str, text: str, now: datetime) -> datetime:
         return read_instant(text, now) or now
     except (ValueError, OverflowError):
         raise Invalid("not_an_instant", f"{text[:40]!r} is no instant. Write {EXAMPLES}.", field=field) from None
+
+
+def _read(model: ServedModel, environment: Environment, last: int, minutes: int) -> Window:
+    """The last hour by tenant and class if the model has them, else kept series. Without kept series, the hour alone."""
+    hour = _window(model, environment, last, minutes) if minutes <= MINUTES else None
+    if hour is not None and hour.by:
+        return hour
+    kept = _kept_window(model, environment, last, minutes)
+    return kept if hour is None or np.isfinite(kept.whole.total).any() else hour
 
 
 def _kept_window(model: ServedModel, environment: Environment, last: int, minutes: int) -> Window:
@@ -122,8 +132,7 @@ def _kept_window(model: ServedModel, environment: Environment, last: int, minute
         missing.append("who sends them: the model has no tenants in its traffic policy")
     by = {name: values for name, values in (("release", releases), ("tenant", tenants)) if len(values) > 1}
     return Window(
-        since.timestamp(), Counts(column(users, "requests"), bad), by, {}, {}, _changes(model, environment, since.timestamp()),
-        _capacity(model, environment), tuple(missing),
+        since.timestamp(), Counts(column(users, "requests"), bad), by, missing=tuple(missing)
     )  # fmt: skip
 
 
@@ -158,8 +167,7 @@ def _window(model: ServedModel, environment: Environment, last: int, minutes: in
         bad = {"errors": column("errors"), "refused": column("shed")}
         whole = Counts(column("requests"), bad, p99_ms=column("p99_us") / 1000)
     return Window(
-        60 * first, whole, {name: values for name, values in by.items() if len(values) > 1}, {}, {},
-        _changes(model, environment, 60 * first), _capacity(model, environment), tuple(missing),
+        60 * first, whole, {name: values for name, values in by.items() if len(values) > 1}, missing=tuple(missing)
     )  # fmt: skip
 
 

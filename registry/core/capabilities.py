@@ -152,7 +152,10 @@ CAPABILITIES: Final = (
         has_code=True,
     ),
     _without_code(
-        "platform:kubernetes", "kubernetes", "Deployments on a cluster", "The product has no controller for it"
+        "platform:kubernetes",
+        "kubernetes",
+        "A cluster runs the objects that `release manifests` prints",
+        "The product has no controller for it",
     ),
     Capability(
         "gpu:nvml",

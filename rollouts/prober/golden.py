@@ -42,6 +42,8 @@ RETRY_S = 60.0
 WORKERS = 4
 #: Interval of golden probes of each server of stable, and the largest share of its time that they take.
 EVERY_S, MOST_BUSY_FRAC = 10.0, 0.05
+#: Threads that ask stable, and as many for models that answer slower than this.
+STABLE_WORKERS, SLOW_S = 16, 1.0
 
 
 @dataclass(frozen=True)
@@ -156,10 +158,11 @@ class GoldenProbes:
     """Asks one golden item of every rollout a turn, on threads of its own."""
 
     read: Callable[[Profile], GoldenProbe | None] = GoldenProbe.of
+    workers = WORKERS
 
     def __init__(self, book: Tallies, servers: Servers) -> None:
         self._book, self._servers = book, servers
-        self._pool = ThreadPoolExecutor(WORKERS, "golden")
+        self._pool = ThreadPoolExecutor(self.workers, "golden")
         self._lock = threading.Lock()
         self._probes: dict[int, GoldenProbe | None] = {}  # None: its policy has no golden set
         self._busy: set[int] = set()
@@ -175,10 +178,13 @@ class GoldenProbes:
             due = [target for target in targets if self._is_due(target, now)]
             self._busy |= {target.rollout_id for target in due}
         for target in due:
-            self._pool.submit(self._guarded, epoch, target)
+            self._pool_of(target.rollout_id).submit(self._guarded, epoch, target)
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pool_of(self, rollout_id: int) -> ThreadPoolExecutor:
+        return self._pool
 
     def _is_due(self, target: Target, now: float) -> bool:
         one = target.rollout_id
@@ -231,19 +237,28 @@ class GoldenProbes:
 
 
 class StableProbes(GoldenProbes):
-    """Asks one golden item of stable every `EVERY_S` for each of its servers, and of the release before while that is warm."""
+    """Asks one golden item of stable every `EVERY_S` for each of its servers, and of the release before while that is warm.
 
-    read = GoldenProbe.of_stable
+    Models whose last item took over `SLOW_S` have threads of their own, so that silent servers delay no other model.
+    """
+
+    read, workers = GoldenProbe.of_stable, STABLE_WORKERS
 
     def __init__(self, book: Tallies, servers: Servers) -> None:
         super().__init__(book, servers)
-        self._befores = ThreadPoolExecutor(WORKERS, "golden-before")
+        self._befores = ThreadPoolExecutor(self.workers, "golden-before")
+        self._slow_pool = ThreadPoolExecutor(self.workers, "golden-slow")
+        self._slow: set[int] = set()
         self._due: dict[int, float] = {}  # when the next item is asked, in monotonic seconds
         self._number = count()
 
     def stop(self) -> None:
         super().stop()
         self._befores.shutdown(wait=False, cancel_futures=True)
+        self._slow_pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pool_of(self, rollout_id: int) -> ThreadPoolExecutor:
+        return self._slow_pool if rollout_id in self._slow else self._pool
 
     def _is_due(self, target: Target, now: float) -> bool:
         one = target.rollout_id
@@ -259,8 +274,10 @@ class StableProbes(GoldenProbes):
         before = self._befores.submit(self._of_before, target, probe, item)
         server = self._servers.at(target.candidate[next(self._number) % len(target.candidate)])
         wrong = _asked(probe, server, profile.candidate, item)
+        took_s = time.monotonic() - began
+        (self._slow.add if took_s > SLOW_S else self._slow.discard)(one)
         if wrong is None:
-            self._due[one] = max(self._due.get(one, 0.0), began + (time.monotonic() - began) / MOST_BUSY_FRAC)
+            self._due[one] = max(self._due.get(one, 0.0), began + took_s / MOST_BUSY_FRAC)
         found = Difference("answer", "", wrong.words) if wrong else None
         summary = f"{profile.candidate.name}: golden item {item.id}: {wrong.words}" if wrong else ""
         example = Example(one, "golden", summary, {"item": item.id, "slice": item.slice})

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from accounts.core.quantities import size_text
 from registry.core.kinds import backend_of
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import capacity, diff, envelope, exits, export, gates, verify
+from sluicegate.cli import capacity, diff, envelope, exits, export, gates, manifests, verify
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.fetching import fetch_file
 from sluicegate.cli.output import Output, short
@@ -43,6 +43,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     capacity.add_envelope_to(verbs)
     verify.add_to(verbs)
     export.add_to(verbs)
+    manifests.add_to(verbs)
     parser = verbs.add_parser("fetch", help="Download a release and its signature, checking every digest")
     parser.add_argument("release", metavar="RELEASE")
     parser.add_argument("folder", type=Path, metavar="DIR", help="a folder that does not exist yet, or is empty")

@@ -90,8 +90,8 @@ def test_a_model_without_counts_cannot_be_explained() -> None:
     assert any("no tenants" in one for one in found["missing"])
 
 
-@pytest.mark.parametrize("since", ["65min", "90min"])
-def test_more_than_an_hour_is_read_from_kept_series(since: str) -> None:
+@pytest.mark.parametrize("since", ["1h", "65min", "90min"])
+def test_a_model_without_tenants_is_read_from_kept_series(since: str) -> None:
     rollout, stable = promoted()
     kept(rollout.environment, [rollout.candidate, stable], minutes=120)
     found = read(rollout, since=since)
@@ -126,4 +126,6 @@ def test_the_page_shows_hypotheses_and_an_alarm_links_it() -> None:
     assert "A step since" in page and "who: tenant acme" in page and "counts by replica" in page
     alarm = burning(rollout.model)
     address = reverse("model_diagnosis", args=[rollout.model.slug])
+    week = client.get(address, {"span": "7d"}).content.decode()
+    assert '<option value="7d" selected>' in week and '<option value="production" selected>' in week
     assert f'{address}?environment=production">Why?' in client.get(reverse("alarm", args=[alarm.pk])).content.decode()

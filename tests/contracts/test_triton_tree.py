@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from registry.core.triton_tree import tree_of
 from serving.servers.adapters.triton import TritonServer
 from serving.targets.agent import model_repository
+from serving.targets.core.kubernetes import Place, objects_of
 from tests.contracts.serving_models import MemoryBlobs, launch_spec, manifest, serving
 from tests.support.rigs.triton_rig import local_launcher
 
@@ -47,6 +49,17 @@ def test_a_real_tritonserver_loads_and_answers(tmp_path: Path, monkeypatch: pyte
         running = launcher.start(launch_spec(made, launcher.folder_for(1, "tripling", "r7")))
         launcher.await_loaded(running, "tripling", timeout_s=60)
         client = TritonServer(running.host, running.http_port, running.grpc_port)
+        ready = httpx.get(f"http://{running.host}:{running.http_port}{readiness_path(made, 7)}")
         answer = client.infer("tripling", {"x": np.ones((2, 4), np.float32)}, timeout_s=20)
         client.close()
     assert (answer.outputs["y"] == 3).all()
+    assert ready.status_code == 200
+
+
+def readiness_path(made: dict[str, Any], number: int) -> str:
+    """What a cluster's kubelet asks."""
+    in_registry = {**made, "runtime": {**made["runtime"], "image": "triton@sha256:" + "2" * 64}}
+    place = Place(environment="production", namespace="n", url="https://s", cli_image="c@sha256:" + "3" * 64)
+    [deployment, *_] = objects_of(in_registry, number=number, digest="sha256:" + "1" * 64, place=place)
+    [triton] = deployment["spec"]["template"]["spec"]["containers"]
+    return str(triton["readinessProbe"]["httpGet"]["path"])

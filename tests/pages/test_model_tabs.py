@@ -22,6 +22,8 @@ pytestmark = pytest.mark.django_db
 TABS = (
     "model",
     "model_serving",
+    "model_production",
+    "model_diagnosis",
     "model_golden_sets",
     "model_aliases",
     "model_policies",

@@ -14,9 +14,9 @@ from ledger.core.verbs import EventVerb
 from ledger.models import Event
 from ledger.queries import clock, events
 from registry.models import ServedModel
-from serving.traffic.queries.routes import routes_of
+from serving.models import Environment
 from serving.traffic.queries.series import KeptSeries, Line, Point, Quantile, series_of
-from web.pages.model_frame import frame, readable_model
+from web.pages.model_frame import frame, range_asked, readable_model
 from web.plots import Axis, Mark, Panel, Plot, Series, Unit, lines, panels
 
 #: By name: its words, its length, and the seconds of a step.
@@ -45,25 +45,15 @@ _UTC: Final = Axis("UTC", Unit.CLOCK)
 @login_required
 def production(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
-    environments = {route.environment.slug: route.environment for route in routes_of(served)}
-    span = request.GET.get("span", "")
-    span = span if span in SPANS else "1h"
-    facts: dict[str, Any] = {
-        "spans": SPANS,
-        "span": span,
-        "environments": list(environments.values()),
-        "begins": _BEGINS,
-    }
-    if environments:
-        asked = request.GET.get("environment", "production")
-        environment = environments.get(asked) or next(iter(environments.values()))
-        _, length, step_s = SPANS[span]
+    facts: dict[str, Any] = {**range_asked(request, served, SPANS), "begins": _BEGINS}
+    environment: Environment | None = facts["environment"]
+    if environment is not None:
+        _, length, step_s = SPANS[facts["span"]]
         now = clock.now()
         found = series_of(served, environment, since=now - length, until=now, step_s=step_s, by="release", now=now)
         found.lines.sort(key=lambda line: -sum(point.counts.get("routed", 0) for point in line.points))
         happened = _happened(served, found)
         facts |= {
-            "environment": environment,
             "has_counts": any(point.counts for point in found.whole.points),
             "unknown_s": sum(point.unknown_s for point in found.whole.points),
             "plots": plots_of(found, [mark for _, mark in happened]),

@@ -11,6 +11,7 @@ from django.utils import timezone
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from accounts.models import Issuer, Membership, Token, User
+from insights.models import Incident
 from ledger.models import Event
 from notifications.actions.webhooks import create_webhook
 from notifications.models import Attempt, Delivery, Webhook
@@ -19,7 +20,7 @@ from registry.actions.reviews import comment_on, write_note
 from registry.models import Release, ServedModel
 from rollouts.actions import roll_back
 from rollouts.core.recent_traffic import RecentTraffic
-from rollouts.models import Rollout, TrafficRecord
+from rollouts.models import Alarm, Rollout, TrafficRecord
 from serving.models import Environment, Gateway, Node, Route
 from tests.pages.gallery.clock import StoryClock
 from tests.pages.gallery.hardware import SILENT, SILENT_S, gpus_are_read, watched_run
@@ -36,6 +37,7 @@ from tests.pages.gallery.releases import (
     pushed,
 )
 from tests.pages.gallery.rollouts import Traffic
+from tests.support.worlds.alarm_setup import burning, counted, paged
 from tests.support.worlds.factories import make_environment, make_team, make_user
 from validators.core.policy import parse_policy
 from validators.models import GateResult, GateRun
@@ -66,6 +68,8 @@ class Gallery:
     person: User
     rejected: Release
     long: Release
+    alarm: Alarm
+    incident: Incident
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """By page: what its address says."""
@@ -82,6 +86,8 @@ class Gallery:
             "release": release,
             "model": {"slug": release["slug"]},
             "rollout": {"pk": self.rollout.pk},
+            "alarm": {"pk": self.alarm.pk},
+            "incident": {"pk": self.incident.pk},
             "post_mortem": {"pk": self.ended.pk},
         }
 
@@ -134,10 +140,13 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     issuer, webhook = _settings(people, production)
     _hours(clock, minutes)
     running, watched = _running(later, staging), watched_run(others["lines"], staging)
+    counted(stuck.model, bad=48, attempts=1200)
+    alarm = burning(stuck.model)
     everybody_is_heard()
     return Gallery(
         people.ada, candidate, rollout, ended, waiting, stuck, report.gate_run, GateRun.objects.get(release=releases[2]),
         running, watched, webhook, issuer, people.mara, releases[2], long,
+        alarm, paged(),
     )  # fmt: skip
 
 
