@@ -1,4 +1,4 @@
-"""What one release changes against another, in the order in which a reviewer needs it, with the decision in place."""
+"""The changes of one release against another, in a reviewer's order, with the decision in place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOWS = [how.value for how in How]
 
 @dataclass(frozen=True)
 class DiffRow:
-    """A line of a text diff: `sign` is +, - or empty; `kind` a gap says how many equal lines are left out."""
+    """A line of a text diff: `sign` is +, - or empty; a row of kind `gap` counts the equal lines left out."""
 
     kind: str
     old: int | None
@@ -56,7 +56,7 @@ class FileDiff:
 
 @dataclass(frozen=True)
 class Decision:
-    """A rollout of the newer release that waits for a yes, and what this person may press. `refused`: why they may not."""
+    """A rollout of the newer release that waits for a yes, and what this person may press. `refused`: the reason against it."""
 
     rollout: Rollout
     live: dict[str, Any]
@@ -86,8 +86,8 @@ def release_diff(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def _against(
     request: HttpRequest, release: Release, others: list[Release], awaited: Rollout | None
 ) -> tuple[Release | None, str]:
-    """(the older release, the title of the environment that it serves where nobody named one): what the rollout that waits would
-    replace, else what serves, else the release before."""
+    """(the older release, the title of the environment that it serves unless the address names a release): the release that a
+    waiting rollout would replace, else the one that serves, else the release before."""
     asked = request.GET.get("against", "") or request.POST.get("against", "")
     if asked:
         return get_release(release.model.slug, asked), ""
