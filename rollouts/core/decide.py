@@ -189,10 +189,14 @@ def _waits_from(judged: Judged) -> float:
 
 
 def _is_needed(s: Snapshot, judged: Judged) -> bool:
-    """Whether the stage waits for this guard's proof. Users' requests reach the candidate only after shadowing."""
+    """Whether the stage waits for this guard's proof. Users' requests reach the candidate only after shadowing.
+
+    A measure of streams has no proof if nobody asks for streams.
+    """
     if s.desired.state is RolloutState.SHADOWING and judged.guard.source is not Source.PROBER:
         return False
-    return judged.candidate > 0 or judged.guard.must_have_data
+    is_asked = judged.stable > 0 or not judged.guard.kind.measure
+    return judged.candidate > 0 or (judged.guard.must_have_data and is_asked)
 
 
 def _is_counted_alike(s: Snapshot, judged: Judged) -> bool:

@@ -246,7 +246,7 @@ class StableProbes(GoldenProbes):
 
     def __init__(self, book: Tallies, servers: Servers) -> None:
         super().__init__(book, servers)
-        self._befores = ThreadPoolExecutor(self.workers, "golden-before")
+        self._befores = [ThreadPoolExecutor(self.workers, f"golden-{lane}") for lane in ("before", "slow-before")]
         self._slow_pool = ThreadPoolExecutor(self.workers, "golden-slow")
         self._slow: set[int] = set()
         self._due: dict[int, float] = {}  # when the next item is asked, in monotonic seconds
@@ -254,8 +254,8 @@ class StableProbes(GoldenProbes):
 
     def stop(self) -> None:
         super().stop()
-        self._befores.shutdown(wait=False, cancel_futures=True)
-        self._slow_pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (*self._befores, self._slow_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _pool_of(self, rollout_id: int) -> ThreadPoolExecutor:
         return self._slow_pool if rollout_id in self._slow else self._pool
@@ -271,17 +271,17 @@ class StableProbes(GoldenProbes):
     def _ask(self, epoch: str, target: Target, probe: GoldenProbe) -> None:
         """Both releases at the same moment. Stable is wrong without an answer; the release before is not counted then."""
         one, profile, item, began = target.rollout_id, target.profile, probe.next_item(), time.monotonic()
-        before = self._befores.submit(self._of_before, target, probe, item)
+        before = self._befores[one in self._slow].submit(self._of_before, target, probe, item)
         server = self._servers.at(target.candidate[next(self._number) % len(target.candidate)])
         wrong = _asked(probe, server, profile.candidate, item)
-        took_s = time.monotonic() - began
-        (self._slow.add if took_s > SLOW_S else self._slow.discard)(one)
+        took_s, is_before_wrong = time.monotonic() - began, before.result()
+        (self._slow.add if time.monotonic() - began > SLOW_S else self._slow.discard)(one)
         if wrong is None:
             self._due[one] = max(self._due.get(one, 0.0), began + took_s / MOST_BUSY_FRAC)
         found = Difference("answer", "", wrong.words) if wrong else None
         summary = f"{profile.candidate.name}: golden item {item.id}: {wrong.words}" if wrong else ""
         example = Example(one, "golden", summary, {"item": item.id, "slice": item.slice})
-        self._book.record(epoch, example, ComparisonOutcome(wrong is not None, before.result(), found))
+        self._book.record(epoch, example, ComparisonOutcome(wrong is not None, is_before_wrong, found))
 
     def _of_before(self, target: Target, probe: GoldenProbe, item: GoldenItem) -> bool | None:
         """Whether the release before answered wrongly; None without an answer."""

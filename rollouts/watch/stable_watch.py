@@ -82,6 +82,7 @@ class _Model:
         self.route, stable = route, str(route.stable.digest)
         policy = (route.model.rollout_policy, route.model.objectives, route.model.gate_policy)
         if policy != self.policy:
+            self.readings = {}  # a new objective has not counted what came before it
             found = readable_objectives(route.model)
             self.policy, self.is_readable = policy, found is not None
             self.objectives = {one.name: one for one in found} if found is not None else self.objectives
