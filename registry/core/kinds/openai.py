@@ -10,7 +10,7 @@ from typing import Final
 
 from registry.core.kinds.kind import Backend, ServerKind
 from registry.core.kinds.llamacpp import LLAMACPP
-from registry.core.kinds.texts import INTERFACES
+from registry.core.kinds.texts import EVENTS, INTERFACES
 from registry.core.kinds.words import Words
 
 #: vLLM answers 503 when `--max-num-queued-reqs` is reached. The words are those of its error event
@@ -25,6 +25,7 @@ def _owned(name: str, health: str) -> ServerKind:
         calls=LLAMACPP.calls,
         words=_WORDS,
         interfaces=INTERFACES,
+        events=EVENTS,
         health=health,
         died="cannot schedule new futures after shutdown",
     )
