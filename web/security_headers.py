@@ -1,4 +1,4 @@
-"""Middleware: every answer says what a browser may do with it, so that injected markup finds nothing that runs."""
+"""Middleware: every answer limits the browser, so that injected markup cannot run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WORKER: Final = re.compile(r"/static/web/upload/upload-worker(\.[0-9a-f]{12})?\
 
 
 def worker_policy() -> str:
-    """Of the worker's own file: WebAssembly, and the bucket that parts are sent to, where there is one."""
+    """For the worker's own file: WebAssembly, and the bucket for uploaded parts, if any."""
     try:
         store = store_origin()
     except Exception:

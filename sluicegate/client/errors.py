@@ -105,8 +105,8 @@ class Expired(Problem):
     def __init__(self, status: int, body: dict[str, Any]) -> None:
         super().__init__(status, body)
         self.next_step = (
-            "Do the same again with a new token: it goes on where it was. A job that takes longer than its token lives "
-            "needs a longer life in its rule, or another identity token (docs/identity.md)."
+            "Repeat the command with a new token to resume. If a job outlasts its token, give its rule a longer life, "
+            "or get another identity token (docs/identity.md)."
         )
 
 

@@ -256,7 +256,7 @@ def _chunks(file: LocalFile, offset: int, size: int) -> Iterator[bytes]:
             chunk = stream.read(min(CHUNK_BYTES, size))
             if not chunk:
                 raise refuse(
-                    f"{file.source} has become shorter while it was sent.", "Push again when nobody writes to it."
+                    f"{file.source} has become shorter while it was sent.", "Push again when no program writes to it."
                 )
             size -= len(chunk)
             yield chunk
@@ -270,7 +270,7 @@ def await_verified(client: Connection, draft: str, progress: Progress) -> None:
             seen = client.get(f"/releases/{draft}")
             if seen.get("quarantined"):
                 raise refuse(
-                    f"{len(seen['quarantined'])} files are not what was announced.",
+                    f"{len(seen['quarantined'])} files do not match their announcement.",
                     errors=[
                         {"field": one["path"], "message": one["problem"], "fix": ""} for one in seen["quarantined"]
                     ],

@@ -223,7 +223,7 @@ def test_the_last_hour_of_each_place_is_drawn() -> None:
 
 def test_an_hour_that_nobody_counted_is_said_to_be_unknown() -> None:
     serves(make_release(make_model("sentiment", team=make_team("search"))))
-    assert "not counted" in page_of(manager())
+    assert "No traffic yet" in page_of(manager())
 
 
 def test_a_change_of_weight_does_not_restart_how_long_stable_serves() -> None:

@@ -233,7 +233,7 @@ def test_a_service_s_secret_is_never_shown_and_the_page_shows_what_is_sent(
         "pagerduty": "&quot;event_action&quot;: &quot;trigger&quot;",
     }
     assert sign[form] in page and "https://sluicegate.example.com/rollouts/17/" in page
-    assert "New secret" not in page and "Notifications have no links" not in page
+    assert "New secret" not in page and "Notifications contain no links" not in page
 
 
 def test_an_empty_field_leaves_the_secret_as_it_is(receiver: Receiver, member: User) -> None:

@@ -32,7 +32,7 @@ def name_of(char: str) -> str:
 
 
 def warning_of(lines: Iterable[str]) -> str:
-    """A sentence on the hidden characters in these lines, which begin at 1; empty where there is none."""
+    """A sentence on the hidden characters in these lines, which begin at 1, or an empty string."""
     places: list[str] = []
     count, told_of, is_reordered = 0, 0, False
     for number, line in enumerate(lines, 1):

@@ -1,6 +1,6 @@
 """Which colour each piece of a text has, by Pygments, within bounds of length and of work.
 
-The lexer is chosen by the file's name from a list of our own and never guessed. What is too long, or makes too many tokens, is
+The lexer is chosen by the file's name from a list of our own and never guessed. A text that is too long, or makes too many tokens, is
 shown plain. Source of the bounds: measured, 10 kB of Python take 0.1 s and 293 kB of JSON make 2.8 MB of HTML.
 """
 
@@ -45,7 +45,7 @@ def pieces_of(lines: list[str], path: str) -> Pieces | None:
 
 
 def lexed(text: str, lexer: str, most_tokens: int = MOST_TOKENS) -> Pieces:
-    """The pieces of each of the text's lines, by at most so many tokens; what lies beyond them is one plain piece a line."""
+    """The pieces of each of the text's lines, by at most this number of tokens; a line beyond them is a single plain piece."""
     found: list[list[tuple[str, int]]] = [[]]
     at = 0
     for begin, kind, piece in islice(get_lexer_by_name(lexer).get_tokens_unprocessed(text), most_tokens):
@@ -73,7 +73,7 @@ def _add(found: list[list[tuple[str, int]]], name: str, piece: str) -> None:
 
 
 def _class_of(kind: Any) -> str:
-    """The sheet's class of a token, such as `k-kd`; what the sheet does not colour is its nearest ancestor that it may."""
+    """The sheet's class of a token, such as `k-kd`: of its nearest ancestor with a colour."""
     while kind is not Token:
         short = STANDARD_TYPES.get(kind)
         if short:

@@ -60,7 +60,7 @@ def _cut(spans: Sequence[tuple[int, int, str, bool]], begin: int, end: int) -> I
 def _span(text: str, begin: int, end: int, name: str, is_marked: bool) -> str:
     inner = _shown(text[begin:end])
     if name:
-        inner = f'<span class="{name}">{inner}</span>'  # the class is one of ours
+        inner = f'<span class="{name}">{inner}</span>'  # a class from our own list
     return f"<mark>{inner}</mark>" if is_marked else inner
 
 

@@ -42,7 +42,7 @@ HOWS = [how.value for how in How]
 
 @dataclass(frozen=True)
 class DiffRow:
-    """A line of a text diff: `sign` is +, - or empty; `kind` a gap says how many equal lines are left out."""
+    """A line of a text diff: `sign` is +, - or empty; `kind` can be a gap, with the number of omitted equal lines."""
 
     kind: str
     old: int | None
@@ -70,7 +70,7 @@ class Decision:
 
 @login_required
 def release_diff(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Against `?against=r1`; without it, against what a rollout that waits would replace, what an environment serves now, or the
+    """Compares with `?against=r1`, else with the release that a waiting rollout would replace, with the live release, or the
     release before.
 
     `?how=` and `?slice=` narrow the golden answers, `?file=` shows the text of one file alone.
@@ -90,8 +90,8 @@ def release_diff(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def _against(
     request: HttpRequest, release: Release, others: list[Release], awaited: Rollout | None
 ) -> tuple[Release | None, str]:
-    """(the older release, the title of the environment that it serves where nobody named one): what the rollout that waits would
-    replace, else what serves, else the release before."""
+    """(the older release, title of the environment that serves it if the address names none): a waiting rollout's
+    stable release, else the live release, else the release before."""
     asked = request.GET.get("against", "") or request.POST.get("against", "")
     if asked:
         return get_release(release.model.slug, asked), ""
@@ -158,7 +158,7 @@ def _file_diff(change: FileChange) -> FileDiff:
         if change.diff.skipped_after:
             rows.append(DiffRow("gap", None, None, "", f"… {change.diff.skipped_after} equal lines"))
     hidden = [line.text for hunk in (change.diff.hunks if change.diff else ()) for line in hunk.lines]
-    return FileDiff(change, rows, "It holds what a reader does not see." if warning_of(hidden) else "")
+    return FileDiff(change, rows, "It contains hidden characters." if warning_of(hidden) else "")
 
 
 def _row(line: Line) -> DiffRow:

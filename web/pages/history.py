@@ -56,7 +56,7 @@ def history_csv(request: HttpRequest) -> StreamingHttpResponse:
     """The changes of the window that the page shows, as CSV."""
     facts = _facts_for(request, {one.name: one.value for one in _filters(request)})
     if "changes" not in facts:
-        raise Invalid("no_model", "Choose a model and an environment; their changes are what can be taken away.")
+        raise Invalid("no_model", "Choose a model and an environment; only their changes can be exported.")
     return download(request, _csv_lines(facts["changes"]), "sluicegate-served", "csv")
 
 

@@ -114,6 +114,6 @@ def _cells(row: Rollout) -> list[object]:
 
 
 def _cell(value: object) -> str:
-    """What a spreadsheet would run as a formula is text. Source: OWASP, CSV injection."""
+    """Turns a spreadsheet's formula into text. Source: OWASP, CSV injection."""
     text = "" if value is None else str(value)
     return f"'{text}" if isinstance(value, str) and text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
