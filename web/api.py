@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.urls import path, reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import DictField, ListField
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from rollouts.queries import get_rollout
 from web.pages.post_mortems import document
 from web.post_mortem import post_mortem_of
@@ -19,34 +20,32 @@ from web.post_mortem import post_mortem_of
 _AS = [OpenApiParameter("as", str, enum=["html", "md"], description="the whole as one text too, in `document`")]
 
 
-class PostMortemOut(serializers.Serializer[Any]):
+class PostMortemOut(Shape):
     """Post-mortem of an ended rollout. Instants ISO 8601 in UTC, durations in seconds."""
 
-    rollout = serializers.IntegerField()
-    title = serializers.CharField()
-    outcome = serializers.CharField()
-    reason = serializers.CharField()
-    model = serializers.CharField()
-    environment = serializers.CharField()
-    candidate = serializers.CharField()
-    candidate_digest = serializers.CharField()
-    stable = serializers.CharField(allow_null=True)
-    policy_digest = serializers.CharField()
-    requested_by = serializers.CharField(allow_null=True)
-    began_at = serializers.CharField()
-    ended_at = serializers.CharField(allow_null=True)
-    lasted_s = serializers.FloatField(allow_null=True)
-    clock = serializers.DictField()
-    users = serializers.DictField()
-    at_decision = serializers.DictField(allow_null=True)
-    attempts = serializers.DictField()
-    log = serializers.ListField(child=serializers.DictField())
-    examples = serializers.ListField(
-        child=serializers.DictField(), help_text="some requests that failed or were slow, by release"
-    )
-    told = serializers.ListField(child=serializers.DictField(), help_text="deliveries of its events to webhooks")
-    next = serializers.ListField(child=serializers.CharField(), help_text="what to do next, in sentences")
-    document = serializers.CharField(allow_null=True, help_text="with `as`: the whole as one text")
+    rollout: int
+    title: str
+    outcome: str
+    reason: str
+    model: str
+    environment: str
+    candidate: str
+    candidate_digest: str
+    stable: str | None
+    policy_digest: str
+    requested_by: str | None
+    began_at: str
+    ended_at: str | None
+    lasted_s: float | None
+    clock = DictField()
+    users = DictField()
+    at_decision = DictField(allow_null=True)
+    attempts = DictField()
+    log = ListField(child=DictField())
+    examples = ListField(child=DictField(), help_text="some requests that failed or were slow, by release")
+    next: list[str] = described("what to do next, in sentences")
+    document: str | None = described("with `as`: the whole as one text")
+    told = ListField(child=DictField(), help_text="deliveries of its events to webhooks")
 
 
 class PostMortemView(APIView):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers, status
+from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import (
+    BooleanField,
+    CharField,
+    ChoiceField,
+    DictField,
+    IntegerField,
+    ListField,
+    ModelSerializer,
+)
 from rest_framework.views import APIView
 
 from accounts.actions import issuers as actions
@@ -22,6 +31,7 @@ from accounts.api.requests import (
     read_body,
 )
 from accounts.api.responses import OnePage, versioned
+from accounts.api.shapes import Shape, described
 from accounts.core.access import EVERY_TEAM, Role
 from accounts.core.claims import USUAL_LIFE_S, IssuerKind
 from accounts.models import Identity, Issuer, RoleRule, TokenRule
@@ -30,22 +40,34 @@ from accounts.queries import issuers as queries
 _KINDS = [kind.value for kind in IssuerKind]
 
 
-class IssuerOut(serializers.ModelSerializer[Issuer]):
+class IssuerOut(ModelSerializer[Issuer]):
     """Who else says who somebody is. The client secret is never told."""
 
-    kind = serializers.ChoiceField(choices=_KINDS)
-    has_secret = serializers.BooleanField(source="client_secret", help_text="whether there is a client secret")
+    kind = ChoiceField(choices=_KINDS)
+    has_secret = BooleanField(source="client_secret", help_text="whether there is a client secret")
 
     class Meta:
         model = Issuer
         fields: ClassVar = [
-            "id", "title", "url", "kind", "is_active", "is_for_people", "client_id", "has_secret", "creates_accounts",
-            "session_hours", "audience", "version", "created_by", "created_at",
-        ]  # fmt: skip
+            "id",
+            "title",
+            "url",
+            "kind",
+            "is_active",
+            "is_for_people",
+            "client_id",
+            "has_secret",
+            "creates_accounts",
+            "session_hours",
+            "audience",
+            "version",
+            "created_by",
+            "created_at",
+        ]
 
 
 class IssuersPage(OnePage):
-    results = IssuerOut(many=True)
+    results: list[IssuerOut]
 
 
 class IssuerChange(StrictSerializer):
@@ -53,12 +75,10 @@ class IssuerChange(StrictSerializer):
     client_id = PlainText(required=False)
     client_secret = PlainText(required=False, help_text="kept encrypted; empty takes it away")
     audience = PlainText(required=False, help_text="`aud` of programs' identity tokens; empty: none are taken")
-    is_for_people = serializers.BooleanField(required=False, help_text="the sign-in page offers it")
-    creates_accounts = serializers.BooleanField(
-        required=False, help_text="whoever signs in first gets an account without roles"
-    )
-    session_hours = serializers.IntegerField(required=False, min_value=1, max_value=168)
-    is_active = serializers.BooleanField(required=False)
+    is_for_people: bool = described("the sign-in page offers it", required=False)
+    creates_accounts: bool = described("whoever signs in first gets an account without roles", required=False)
+    session_hours = IntegerField(required=False, min_value=1, max_value=168)
+    is_active = BooleanField(required=False)
 
 
 class IssuerIn(IssuerChange):
@@ -66,34 +86,32 @@ class IssuerIn(IssuerChange):
     kind = PlainText(default=IssuerKind.OTHER.value, help_text=", ".join(_KINDS))
 
 
-class IssuerChecked(serializers.Serializer[Any]):
+class IssuerChecked(Shape):
     """What the issuer answered at this moment."""
 
-    issuer = serializers.CharField()
-    jwks_uri = serializers.CharField()
-    authorization_endpoint = serializers.CharField()
-    token_endpoint = serializers.CharField()
-    keys = serializers.IntegerField()
+    issuer: str
+    jwks_uri: str
+    authorization_endpoint: str
+    token_endpoint: str
+    keys: int
 
 
-class RuleProblem(serializers.Serializer[Any]):
+class RuleProblem(Shape):
     """What is wrong with a rule's claims, and what to write instead."""
 
-    field = serializers.CharField()
-    message = serializers.CharField()
-    fix = serializers.CharField()
+    field: str
+    message: str
+    fix: str
 
 
-class TokenRuleOut(serializers.ModelSerializer[TokenRule]):
+class TokenRuleOut(ModelSerializer[TokenRule]):
     """Which identity tokens get a token of which robot, with which scope and life."""
 
-    issuer = serializers.IntegerField(source="issuer_id")
-    username = serializers.CharField(source="user.username")
-    claims = serializers.DictField(child=serializers.CharField())
-    verbs = serializers.ListField(source="scope_verbs", child=serializers.CharField())
-    models = serializers.ListField(
-        source="scope_models", child=serializers.CharField(), allow_null=True, help_text="null: all"
-    )
+    issuer = IntegerField(source="issuer_id")
+    username = CharField(source="user.username")
+    claims = DictField(child=CharField())
+    verbs = ListField(source="scope_verbs", child=CharField())
+    models = ListField(source="scope_models", child=CharField(), allow_null=True, help_text="null: all")
     problems = RuleProblem(
         many=True, help_text="why it gives no token: it was saved when less was asked; most have none"
     )
@@ -101,44 +119,52 @@ class TokenRuleOut(serializers.ModelSerializer[TokenRule]):
     class Meta:
         model = TokenRule
         fields: ClassVar = [
-            "id", "issuer", "title", "claims", "username", "verbs", "models", "life_s", "is_active", "problems",
-            "last_used_at", "version", "created_by", "created_at",
-        ]  # fmt: skip
+            "id",
+            "issuer",
+            "title",
+            "claims",
+            "username",
+            "verbs",
+            "models",
+            "life_s",
+            "is_active",
+            "problems",
+            "last_used_at",
+            "version",
+            "created_by",
+            "created_at",
+        ]
 
 
 class TokenRulesPage(OnePage):
-    results = TokenRuleOut(many=True)
+    results: list[TokenRuleOut]
 
 
 class TokenRuleChange(StrictSerializer):
     title = PlainText(required=False)
     claims = DocumentField(required=False, help_text='{"repository_id": "4711", "ref": "refs/heads/main"}')
     username = PlainText(required=False, help_text="the robot that the token acts as; it has no password")
-    verbs = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text="verbs, or a role for all of its verbs"
-    )
-    models = serializers.ListField(
-        child=serializers.CharField(), required=False, allow_null=True, help_text="names with `*`; null: all"
-    )
-    life_s = serializers.IntegerField(required=False, min_value=900, max_value=3600)
-    is_active = serializers.BooleanField(required=False)
+    verbs: list[str] = described("verbs, or a role for all of its verbs", required=False)
+    models: list[str] | None = described("names with `*`; null: all", required=False)
+    life_s = IntegerField(required=False, min_value=900, max_value=3600)
+    is_active = BooleanField(required=False)
 
 
 class TokenRuleIn(TokenRuleChange):
     title = PlainText()
     claims = DocumentField()
     username = PlainText()
-    verbs = serializers.ListField(child=serializers.CharField())
-    life_s = serializers.IntegerField(default=USUAL_LIFE_S, min_value=900, max_value=3600)
+    verbs: list[str]
+    life_s = IntegerField(default=USUAL_LIFE_S, min_value=900, max_value=3600)
 
 
-class RoleRuleOut(serializers.ModelSerializer[RoleRule]):
+class RoleRuleOut(ModelSerializer[RoleRule]):
     """Which people of an issuer hold a role."""
 
-    issuer = serializers.IntegerField(source="issuer_id")
-    claims = serializers.DictField(child=serializers.CharField())
-    team = serializers.CharField(source="team.slug", default=EVERY_TEAM, help_text="`*`: every team")
-    role = serializers.ChoiceField(choices=[role.value for role in Role])
+    issuer = IntegerField(source="issuer_id")
+    claims = DictField(child=CharField())
+    team = CharField(source="team.slug", default=EVERY_TEAM, help_text="`*`: every team")
+    role = ChoiceField(choices=[role.value for role in Role])
 
     class Meta:
         model = RoleRule
@@ -146,7 +172,7 @@ class RoleRuleOut(serializers.ModelSerializer[RoleRule]):
 
 
 class RoleRulesPage(OnePage):
-    results = RoleRuleOut(many=True)
+    results: list[RoleRuleOut]
 
 
 class RoleRuleIn(StrictSerializer):
@@ -155,11 +181,11 @@ class RoleRuleIn(StrictSerializer):
     role = PlainText()
 
 
-class IdentityOut(serializers.ModelSerializer[Identity]):
+class IdentityOut(ModelSerializer[Identity]):
     """A user as the issuer knows them."""
 
-    issuer = serializers.IntegerField(source="issuer_id")
-    username = serializers.CharField(source="user.username")
+    issuer = IntegerField(source="issuer_id")
+    username = CharField(source="user.username")
 
     class Meta:
         model = Identity
@@ -167,7 +193,7 @@ class IdentityOut(serializers.ModelSerializer[Identity]):
 
 
 class IdentitiesPage(OnePage):
-    results = IdentityOut(many=True)
+    results: list[IdentityOut]
 
 
 class IdentityIn(StrictSerializer):

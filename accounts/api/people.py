@@ -6,43 +6,45 @@ from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers, status
+from rest_framework import status
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.generics import ListAPIView
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import BooleanField, CharField, ModelSerializer
 from rest_framework.views import APIView
 
 from accounts import actions
 from accounts.api.authentication import BearerTokenAuthentication
 from accounts.api.requests import StrictSerializer, actor_of, client_address, read_body
 from accounts.api.responses import OnePage
+from accounts.api.shapes import Shape, described
 from accounts.core.access import EVERY_TEAM, Role, Verb, require
 from accounts.models import Team, User
 from accounts.queries import cross_team_members, members_of, visible_teams
 
 
 class LoginSerializer(StrictSerializer):
-    username = serializers.CharField()
-    password = serializers.CharField(trim_whitespace=False)
-    name = serializers.CharField(default="cli", max_length=120)
+    username: str
+    password = CharField(trim_whitespace=False)
+    name = CharField(default="cli", max_length=120)
 
 
-class TokenSerializer(serializers.Serializer[Any]):
-    token = serializers.CharField(help_text="shown once")
+class TokenSerializer(Shape):
+    token: str = described("shown once")
 
 
 class RoleSerializer(StrictSerializer):
-    team = serializers.CharField(source="team_slug", help_text="`*` for every team")
-    role = serializers.ChoiceField(choices=[r.value for r in Role])
+    team: str = described("`*` for every team", source="team_slug")
+    role: Role
 
 
-class UserSerializer(StrictSerializer, serializers.ModelSerializer[User]):
+class UserSerializer(StrictSerializer, ModelSerializer[User]):
     roles = RoleSerializer(source="memberships", many=True, required=False)
-    is_admin = serializers.BooleanField(source="is_superuser", required=False)
-    password = serializers.CharField(write_only=True, required=False, trim_whitespace=False)
+    is_admin = BooleanField(source="is_superuser", required=False)
+    password = CharField(write_only=True, required=False, trim_whitespace=False)
 
     class Meta:
         model = User
@@ -52,7 +54,7 @@ class UserSerializer(StrictSerializer, serializers.ModelSerializer[User]):
         }  # the action says it with a stable code
 
 
-class TeamSerializer(StrictSerializer, serializers.ModelSerializer[Team]):
+class TeamSerializer(StrictSerializer, ModelSerializer[Team]):
     class Meta:
         model = Team
         fields = ["slug", "title"]
@@ -60,16 +62,16 @@ class TeamSerializer(StrictSerializer, serializers.ModelSerializer[Team]):
 
 
 class MembershipSerializer(StrictSerializer):
-    username = serializers.CharField(source="user.username")
-    role = serializers.ChoiceField(choices=[r.value for r in Role])
+    username = CharField(source="user.username")
+    role: Role
 
 
-class MemberOut(serializers.Serializer[Any]):
+class MemberOut(Shape):
     """Who has which role, and whether it is held in this team or in every team."""
 
-    username = serializers.CharField(source="user.username")
-    role = serializers.ChoiceField(choices=[r.value for r in Role])
-    team = serializers.CharField(source="team_slug", help_text="`*` for every team")
+    username = CharField(source="user.username")
+    role: Role
+    team: str = described("`*` for every team", source="team_slug")
 
 
 class TokensView(APIView):
@@ -115,7 +117,7 @@ class TeamsView(ListAPIView[Team]):
 
 
 class MembersPage(OnePage):
-    results = MemberOut(many=True)
+    results: list[MemberOut]
 
 
 class TeamMembersView(APIView):

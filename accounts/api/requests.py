@@ -9,12 +9,22 @@ from typing import Any, ClassVar
 from django.conf import settings
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiParameter, extend_schema_field
-from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, NotAuthenticated
 from rest_framework.fields import SkipField, empty
 from rest_framework.request import Request
+from rest_framework.serializers import (
+    BooleanField,
+    CharField,
+    Field,
+    FloatField,
+    IntegerField,
+    JSONField,
+    ListField,
+    ValidationError,
+)
 
 from accounts import actions
+from accounts.api.shapes import Shape
 from accounts.core.access import Actor
 from accounts.models import Token, User
 from ledger.core.errors import Invalid, PreconditionRequired
@@ -106,7 +116,7 @@ _MOST_UNKNOWN = 50
 NON_FIELD_ERRORS = "non_field_errors"
 
 
-class InvalidBody(serializers.ValidationError):
+class InvalidBody(ValidationError):
     """A body with mistakes. `problem_code` is the code of the whole problem, each mistake is an entry of `errors`."""
 
     def __init__(self, detail: Any, problem_code: str) -> None:
@@ -115,17 +125,17 @@ class InvalidBody(serializers.ValidationError):
 
 
 #: JSON says what is text and what is a number; REST framework alone would take "12" for 12, 12 for "12" and "yes" for true.
-_TYPES: dict[type[serializers.Field[Any, Any, Any, Any]], tuple[type | tuple[type, ...], str, str]] = {
-    serializers.CharField: (str, "This must be text.", "not_text"),
-    serializers.IntegerField: (int, "This must be a whole number.", "not_a_whole_number"),
-    serializers.FloatField: ((int, float), "This must be a number.", "not_a_number"),
-    serializers.BooleanField: (bool, "This must be true or false.", "not_a_boolean"),
+_TYPES: dict[type[Field[Any, Any, Any, Any]], tuple[type | tuple[type, ...], str, str]] = {
+    CharField: (str, "This must be text.", "not_text"),
+    IntegerField: (int, "This must be a whole number.", "not_a_whole_number"),
+    FloatField: ((int, float), "This must be a number.", "not_a_number"),
+    BooleanField: (bool, "This must be true or false.", "not_a_boolean"),
 }
 
 
-def _mistyped(field: serializers.Field[Any, Any, Any, Any], value: Any) -> Any:
+def _mistyped(field: Field[Any, Any, Any, Any], value: Any) -> Any:
     """What is wrong with the JSON type of the value, as REST framework's error detail; None where nothing is."""
-    if isinstance(field, serializers.ListField) and isinstance(value, list):
+    if isinstance(field, ListField) and isinstance(value, list):
         found = {i: wrong for i, inner in enumerate(value) if (wrong := _mistyped(field.child, inner)) is not None}
         return found or None
     for kind, (wanted, said, code) in _TYPES.items():
@@ -138,7 +148,7 @@ def _mistyped(field: serializers.Field[Any, Any, Any, Any], value: Any) -> Any:
 # A comment and no docstring: the schema would show it as that of every form.
 # The one reader of request bodies. It refuses members that it does not know (a misspelt field must not pass for one that was
 # left out) and values of another JSON type, and names every mistake at once. `problem_code` is that of the whole refusal.
-class StrictSerializer(serializers.Serializer[Any]):
+class StrictSerializer(Shape):
     problem_code: ClassVar[str] = "invalid"
 
     def to_internal_value(self, data: Any) -> Any:
@@ -150,10 +160,10 @@ class StrictSerializer(serializers.Serializer[Any]):
                 errors[name] = wrong
         try:
             read = super().to_internal_value(data)
-        except serializers.ValidationError as error:
-            raise serializers.ValidationError({**dict(error.detail), **errors}) from None  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise ValidationError({**dict(error.detail), **errors}) from None  # type: ignore[arg-type]
         if errors:
-            raise serializers.ValidationError(errors)
+            raise ValidationError(errors)
         return read
 
     def _unknown(self, data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -166,7 +176,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         return errors
 
 
-class PlainText(serializers.CharField):
+class PlainText(CharField):
     """Text as it was sent, also empty. What it may hold is for the action to say, beside the mistakes of everything else."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -174,7 +184,7 @@ class PlainText(serializers.CharField):
         self.validators = []
 
 
-class DocumentField(serializers.JSONField):
+class DocumentField(JSONField):
     """JSON that an action reads by a schema of its own, which names every mistake in it, also that it is missing."""
 
     def validate_empty_values(self, data: Any) -> tuple[bool, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rest_framework import serializers
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
+
+from accounts.api.shapes import Shape, described
 
 
 def versioned(serializer: BaseSerializer[Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -18,6 +19,6 @@ def versioned(serializer: BaseSerializer[Any], status: int = 200, headers: Mappi
 
 # A comment and no docstring: the schema would show it as that of every list.
 # A list that is short by nature, in the form of one that is paged: subclasses add `results`.
-class OnePage(serializers.Serializer[Any]):
-    next = serializers.CharField(allow_null=True, default=None, help_text="always null: there is one page")
-    previous = serializers.CharField(allow_null=True, default=None)
+class OnePage(Shape):
+    next: str | None = described("always null: there is one page", default=None)
+    previous: str | None = described(default=None)

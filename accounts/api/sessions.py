@@ -31,7 +31,7 @@ class SessionOut(serializers.ModelSerializer[UserSession]):
 
 
 class SessionsPage(OnePage):
-    results = SessionOut(many=True)
+    results: list[SessionOut]
 
 
 class UserSessionsView(APIView):

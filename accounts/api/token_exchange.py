@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import ClassVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
@@ -16,55 +17,52 @@ from accounts.actions.token_exchange import exchange_id_token, explain
 from accounts.api.authentication import BearerTokenAuthentication
 from accounts.api.issuers import TokenRuleOut
 from accounts.api.requests import DocumentField, PlainText, StrictSerializer, actor_of, read_body
+from accounts.api.shapes import Shape, described
 from accounts.queries.issuers import get_issuer
 
 
 class ExchangeIn(StrictSerializer):
     id_token = PlainText(help_text="what the CI's issuer signed for the audience that is configured here")
-    rule = serializers.IntegerField(
-        required=False, allow_null=True, default=None, help_text="of which rule, where several are met"
-    )
+    rule: int | None = described("of which rule, where several are met", required=False, default=None)
 
 
-class ExchangedOut(serializers.Serializer[Any]):
-    token = serializers.CharField(help_text="a bearer token, shown once")
-    expires_at = serializers.DateTimeField()
+class ExchangedOut(Shape):
+    token: str = described("a bearer token, shown once")
+    expires_at: datetime
     rule = serializers.IntegerField(source="rule.pk")
-    username = serializers.CharField(source="rule.user.username", help_text="the robot that it acts as")
-    verbs = serializers.ListField(source="rule.scope_verbs", child=serializers.CharField())
-    models = serializers.ListField(
-        source="rule.scope_models", child=serializers.CharField(), allow_null=True, help_text="null: all"
-    )
+    username: str = described("the robot that it acts as", source="rule.user.username")
+    verbs: list[str] = described(source="rule.scope_verbs")
+    models: list[str] | None = described("null: all", source="rule.scope_models")
 
 
 class TryIn(StrictSerializer):
     id_token = PlainText(default="", help_text="it is verified, and not used up")
-    issuer = serializers.IntegerField(default=None, allow_null=True, help_text="whose `claims` these would be")
+    issuer: int | None = described("whose `claims` these would be", default=None)
     claims = DocumentField(default=None, help_text="in place of a token: believed as they are")
 
 
-class ClaimCheckOut(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    expected = serializers.CharField()
-    found = serializers.CharField(allow_null=True, help_text="null: the token has no such claim")
-    is_met = serializers.BooleanField()
-    reason = serializers.CharField()
+class ClaimCheckOut(Shape):
+    name: str
+    expected: str
+    found: str | None = described("null: the token has no such claim")
+    is_met: bool
+    reason: str
 
 
-class RuleTriedOut(serializers.Serializer[Any]):
-    rule = TokenRuleOut()
-    checks = ClaimCheckOut(many=True)
-    is_met = serializers.BooleanField()
-    would_give = serializers.BooleanField(help_text="the token given would be this rule's")
+class RuleTriedOut(Shape):
+    rule: TokenRuleOut
+    checks: list[ClaimCheckOut]
+    is_met: bool
+    would_give: bool = described("the token given would be this rule's")
 
 
-class ExplanationOut(serializers.Serializer[Any]):
+class ExplanationOut(Shape):
     """What an identity token would get, claim by claim."""
 
-    issuer = serializers.CharField(source="issuer.url", default=None, allow_null=True)
-    problem = serializers.CharField(help_text="why it is not believed at all, or empty")
+    issuer: str | None = described(source="issuer.url", default=None)
+    problem: str = described("why it is not believed at all, or empty")
     claims = serializers.DictField()
-    rules = RuleTriedOut(many=True)
+    rules: list[RuleTriedOut]
 
 
 class TokenExchangeView(APIView):

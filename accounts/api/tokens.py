@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers, status
+from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, ListField, ModelSerializer
 from rest_framework.views import APIView
 
 from accounts import actions, queries
 from accounts.api.people import TokenSerializer
 from accounts.api.requests import StrictSerializer, actor_of, read_body
 from accounts.api.responses import OnePage
+from accounts.api.shapes import described
 from accounts.api.users import readable_user
 from accounts.core.access import require_own, scope_from
 from accounts.models import Token
@@ -22,49 +24,46 @@ from ledger.core.errors import NotFound
 
 
 class NewTokenIn(StrictSerializer):
-    name = serializers.CharField(default="robot", max_length=120)
-    expires_at = serializers.DateTimeField(
-        default=None, allow_null=True, help_text="when it ends; left out: after SLUICEGATE_TOKEN_DAYS"
-    )
-    verbs = serializers.ListField(
-        child=serializers.CharField(),
+    name = CharField(default="robot", max_length=120)
+    expires_at: datetime | None = described("when it ends; left out: after SLUICEGATE_TOKEN_DAYS", default=None)
+    verbs: list[str] | None = described(
+        "what it may at most: verbs of docs/access.md, or roles for all of theirs; left out: all that the user may",
         default=None,
-        allow_null=True,
-        help_text="what it may at most: verbs of docs/access.md, or roles for all of theirs; left out: all that the user may",
     )
-    models = serializers.ListField(
-        child=serializers.CharField(),
-        default=None,
-        allow_null=True,
-        help_text="names of models, or patterns such as search-*; left out: all, also those to come",
+    models: list[str] | None = described(
+        "names of models, or patterns such as search-*; left out: all, also those to come", default=None
     )
 
 
 class TokenRotateIn(StrictSerializer):
-    overlap_s = serializers.FloatField(
-        default=None, allow_null=True, help_text="how long the secret of before is good; left out: a day"
-    )
-    expires_at = serializers.DateTimeField(default=None, allow_null=True, help_text="when the token ends")
+    overlap_s: float | None = described("how long the secret of before is good; left out: a day", default=None)
+    expires_at: datetime | None = described("when the token ends", default=None)
 
 
-class TokenRowSerializer(serializers.ModelSerializer[Token]):
-    verbs = serializers.ListField(
-        child=serializers.CharField(), source="scope_verbs", allow_null=True, help_text="null: all"
-    )
-    models = serializers.ListField(
-        child=serializers.CharField(), source="scope_models", allow_null=True, help_text="null: all"
-    )
+class TokenRowSerializer(ModelSerializer[Token]):
+    verbs = ListField(child=CharField(), source="scope_verbs", allow_null=True, help_text="null: all")
+    models = ListField(child=CharField(), source="scope_models", allow_null=True, help_text="null: all")
 
     class Meta:
         model = Token
         fields = [
-            "id", "name", "prefix", "verbs", "models", "created_at", "last_used_at", "expires_at", "revoked_at", "rotated_at",
-            "previous_until", "previous_used_at",
-        ]  # fmt: skip
+            "id",
+            "name",
+            "prefix",
+            "verbs",
+            "models",
+            "created_at",
+            "last_used_at",
+            "expires_at",
+            "revoked_at",
+            "rotated_at",
+            "previous_until",
+            "previous_used_at",
+        ]
 
 
 class TokensPage(OnePage):
-    results = TokenRowSerializer(many=True)
+    results: list[TokenRowSerializer]
 
 
 class UserTokensView(APIView):

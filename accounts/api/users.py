@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.db import transaction
@@ -15,24 +16,25 @@ from rest_framework.views import APIView
 from accounts import actions, queries
 from accounts.api.people import RoleSerializer, UserSerializer
 from accounts.api.requests import PlainText, StrictSerializer, actor_of, client_address, read_body
+from accounts.api.shapes import Shape, described
 from accounts.core.access import EVERY_TEAM, Verb, require
 from accounts.models import User
 from ledger.core.errors import field_error
 
 
-class UserOut(serializers.Serializer[User]):
+class UserOut(Shape):
     """A person or a robot, as administrators see it."""
 
-    username = serializers.CharField()
+    username: str
     is_admin = serializers.BooleanField(source="is_superuser")
-    is_active = serializers.BooleanField(help_text="false: nothing lets this user in")
-    has_password = serializers.BooleanField(source="has_usable_password", help_text="false: only tokens let in")
-    last_login = serializers.DateTimeField(allow_null=True, help_text="by the page")
+    is_active: bool = described("false: nothing lets this user in")
+    has_password: bool = described("false: only tokens let in", source="has_usable_password")
+    last_login: datetime | None = described("by the page")
     roles = RoleSerializer(source="memberships", many=True)
 
 
 class UserChange(StrictSerializer):
-    is_admin = serializers.BooleanField()
+    is_admin: bool
 
 
 class StandingChange(StrictSerializer):

@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from accounts.core.access import Verb, require
 from accounts.core.instants import EXAMPLES, read_instant
 from audit.queries.event_search import search_events, search_from
@@ -33,13 +34,13 @@ class EventSerializer(serializers.ModelSerializer[Event]):
         exclude: list[str] = []
 
 
-class ChainSerializer(serializers.Serializer[Any]):
-    is_whole = serializers.BooleanField()
-    events = serializers.IntegerField(help_text="how many were checked: all there are")
-    head = serializers.CharField(help_text="hash of the last event; noted elsewhere, it pins everything before it")
-    head_seq = serializers.IntegerField(help_text="number of the last event")
-    broken_at = serializers.IntegerField(allow_null=True)
-    problem = serializers.CharField()
+class ChainSerializer(Shape):
+    is_whole: bool
+    events: int = described("how many were checked: all there are")
+    head: str = described("hash of the last event; noted elsewhere, it pins everything before it")
+    head_seq: int = described("number of the last event")
+    broken_at: int | None
+    problem: str
 
 
 _INSTANT = "an instant, such as 2026-03-01T12:00:00Z, or 2h for two hours ago"

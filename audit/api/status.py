@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from accounts.core.access import EVERY_TEAM, Verb, may
 from audit.queries.process_status import Health, overall, process_status, readable_parts
 
 _HEALTHS = [health.value for health in Health]
 
 
-class PartStatusOut(serializers.Serializer[Any]):
+class PartStatusOut(Shape):
     """One process, or one thing that processes rest on."""
 
-    group = serializers.CharField()
-    name = serializers.CharField()
-    health = serializers.ChoiceField(choices=_HEALTHS, help_text="unknown: it cannot be told")
-    detail = serializers.CharField()
-    seen_at = serializers.DateTimeField(
-        allow_null=True, help_text="when it was last heard of, where that is written down"
-    )
+    group: str
+    name: str
+    health: Health = described("unknown: it cannot be told")
+    detail: str
+    seen_at: datetime | None = described("when it was last heard of, where that is written down")
 
 
-class StatusOut(serializers.Serializer[Any]):
-    health = serializers.ChoiceField(choices=_HEALTHS, help_text="the worst that is known")
-    parts = PartStatusOut(many=True)
+class StatusOut(Shape):
+    health: Health = described("the worst that is known")
+    parts: list[PartStatusOut]
 
 
 class StatusView(APIView):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,43 +12,44 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from accounts.core.instants import EXAMPLES
 from insights.queries.diagnosis import explain
 from registry.queries import visible_model
 from serving.targets.queries import get_environment
 
 
-class HypothesisOut(serializers.Serializer[Any]):
-    kind = serializers.CharField(help_text="who, mix, volume, everyone, stage, resource or change")
-    subject = serializers.CharField()
-    score = serializers.FloatField(help_text="0 to 1; it ranks, and is no probability")
-    evidence_for = serializers.ListField(child=serializers.CharField())
-    against = serializers.ListField(child=serializers.CharField())
-    unknown = serializers.ListField(child=serializers.CharField())
-    next_step = serializers.CharField()
+class HypothesisOut(Shape):
+    kind: str = described("who, mix, volume, everyone, stage, resource or change")
+    subject: str
+    score: float = described("0 to 1; it ranks, and is no probability")
+    evidence_for: list[str]
+    against: list[str]
+    unknown: list[str]
+    next_step: str
 
 
-class LoadOut(serializers.Serializer[Any]):
-    before_per_s = serializers.FloatField()
-    now_per_s = serializers.FloatField()
-    capacity_per_s = serializers.FloatField(allow_null=True, help_text="of all servers; null: no report proves one")
-    at_capacity = serializers.BooleanField(allow_null=True)
+class LoadOut(Shape):
+    before_per_s: float
+    now_per_s: float
+    capacity_per_s: float | None = described("of all servers; null: no report proves one")
+    at_capacity: bool | None
 
 
-class DiagnosisOut(serializers.Serializer[Any]):
-    model = serializers.CharField()
-    environment = serializers.CharField()
-    from_at = serializers.DateTimeField()
-    to_at = serializers.DateTimeField()
+class DiagnosisOut(Shape):
+    model: str
+    environment: str
+    from_at: datetime
+    to_at: datetime
     verdict = serializers.ChoiceField(choices=["step", "rising", "no_shift", "cannot_tell"])
-    answer = serializers.CharField()
-    since = serializers.DateTimeField(allow_null=True)
-    low = serializers.DateTimeField(allow_null=True, help_text="begin of the interval of `since`")
-    high = serializers.DateTimeField(allow_null=True)
-    signal = serializers.CharField(source="found.signal", help_text="what shifted: slow, errors, refused or p99")
-    hypotheses = HypothesisOut(many=True, source="found.hypotheses", help_text="the best first")
-    load = LoadOut(source="found.load", allow_null=True)
-    missing = serializers.ListField(child=serializers.CharField(), source="found.missing")
+    answer: str
+    since: datetime | None
+    low: datetime | None = described("begin of the interval of `since`")
+    high: datetime | None
+    signal: str = described("what shifted: slow, errors, refused or p99", source="found.signal")
+    hypotheses: list[HypothesisOut] = described("the best first", source="found.hypotheses")
+    load: LoadOut | None = described(source="found.load")
+    missing: list[str] = described(source="found.missing")
 
 
 class DiagnosisView(APIView):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from accounts.api.shapes import Shape, described
 from ledger.queries.processes import processes
 from serving.models import Server
 
 
-class TargetSerializer(serializers.Serializer[Any]):
-    targets = serializers.ListField(child=serializers.CharField(), help_text="host:port")
-    labels = serializers.DictField(child=serializers.CharField())
+class TargetSerializer(Shape):
+    targets: list[str] = described("host:port")
+    labels: dict[str, str]
 
 
 class PrometheusTargetsView(APIView):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers, status
+from rest_framework import status
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import (
+    CharField,
+    ChoiceField,
+    IntegerField,
+    ListField,
+    ModelSerializer,
+    SerializerMethodField,
+)
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, StrictSerializer, actor_of, expected_version, read_body
 from accounts.api.responses import versioned
+from accounts.api.shapes import Shape, described
 from notifications import actions, queries
 from notifications.actions.webhooks import OVERLAP_S
 from notifications.core.delivery import DeliveryState, ReceiverKind
@@ -26,68 +36,75 @@ _VERBS_HELP = "patterns of events: *, rollout.*, or exactly rollout.rolled_back"
 
 
 class WebhookIn(StrictSerializer):
-    team = serializers.CharField(
-        required=False, allow_null=True, default=None, help_text="whose events; null: every team's, for administrators"
-    )
-    kind = serializers.ChoiceField(
+    team: str | None = described("whose events; null: every team's, for administrators", required=False, default=None)
+    kind = ChoiceField(
         choices=[ReceiverKind.WEBHOOK.value, ReceiverKind.EMAIL.value], default=ReceiverKind.WEBHOOK.value
     )
-    format = serializers.ChoiceField(
-        choices=[form.value for form in WebhookFormat],
-        required=False,
-        help_text="of a webhook; `signed` if none is named",
-    )
-    target = serializers.CharField(
+    format: WebhookFormat = described("of a webhook; `signed` if none is named", required=False)
+    target: str = described(
+        "https://host/path, or an e-mail address; PagerDuty's own may be left out",
         required=False,
         max_length=LONGEST_TARGET,
-        help_text="https://host/path, or an e-mail address; PagerDuty's own may be left out",
     )
-    routing_key = serializers.CharField(
-        required=False, max_length=100, help_text="PagerDuty's integration key; never shown again"
-    )
-    verbs = serializers.ListField(child=serializers.CharField(max_length=60), help_text=_VERBS_HELP)
-    title = serializers.CharField(required=False, default="", allow_blank=True, max_length=120)
+    routing_key: str = described("PagerDuty's integration key; never shown again", required=False, max_length=100)
+    verbs = ListField(child=CharField(max_length=60), help_text=_VERBS_HELP)
+    title = CharField(required=False, default="", allow_blank=True, max_length=120)
 
 
 class WebhookChange(StrictSerializer):
-    target = serializers.CharField(required=False, max_length=LONGEST_TARGET)
-    routing_key = serializers.CharField(required=False, max_length=100, help_text="PagerDuty's; never shown again")
-    verbs = serializers.ListField(required=False, child=serializers.CharField(max_length=60), help_text=_VERBS_HELP)
-    title = serializers.CharField(required=False, allow_blank=True, max_length=120)
-    is_active = serializers.BooleanField(required=False, help_text="one that is off gets nothing, also later")
+    target = CharField(required=False, max_length=LONGEST_TARGET)
+    routing_key: str = described("PagerDuty's; never shown again", required=False, max_length=100)
+    verbs = ListField(required=False, child=CharField(max_length=60), help_text=_VERBS_HELP)
+    title = CharField(required=False, allow_blank=True, max_length=120)
+    is_active: bool = described("one that is off gets nothing, also later", required=False)
 
 
 class RotateIn(StrictSerializer):
-    overlap_s = serializers.FloatField(
-        required=False, default=OVERLAP_S, help_text="so long the previous secret signs as well; 0: not at all"
+    overlap_s: float = described(
+        "so long the previous secret signs as well; 0: not at all", required=False, default=OVERLAP_S
     )
 
 
 class ReplayIn(StrictSerializer):
-    since = serializers.DateTimeField(help_text="events from then on are sent, those sent before once more")
+    since: datetime = described("events from then on are sent, those sent before once more")
 
 
-class ReplayOut(serializers.Serializer[Any]):
-    deliveries = serializers.IntegerField(help_text="so many are on their way that were not")
+class ReplayOut(Shape):
+    deliveries: int = described("so many are on their way that were not")
 
 
-class WebhookOut(serializers.ModelSerializer[Webhook]):
-    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    verbs = serializers.ListField(child=serializers.CharField())
-    format = serializers.CharField(help_text="of WebhookFormat; empty for an e-mail address")
-    target = serializers.CharField(help_text="as far as it may be shown: an address that is a secret ends in …")
-    fingerprint = serializers.CharField(help_text="of the secret address or routing key, by which two are told apart")
-    waiting = serializers.IntegerField(help_text="deliveries to come", default=0)
-    last_state = serializers.CharField(help_text="of the last delivery that ended", default="")
+class WebhookOut(ModelSerializer[Webhook]):
+    team = CharField(source="team.slug", allow_null=True, default=None)
+    verbs = ListField(child=CharField())
+    format = CharField(help_text="of WebhookFormat; empty for an e-mail address")
+    target = CharField(help_text="as far as it may be shown: an address that is a secret ends in …")
+    fingerprint = CharField(help_text="of the secret address or routing key, by which two are told apart")
+    waiting = IntegerField(help_text="deliveries to come", default=0)
+    last_state = CharField(help_text="of the last delivery that ended", default="")
 
     class Meta:
         model = Webhook
-        fields = ["id", "team", "kind", "format", "target", "fingerprint", "title", "verbs", "is_active", "previous_until",
-                  "waiting", "last_state", "created_by", "created_at", "version"]  # fmt: skip
+        fields = [
+            "id",
+            "team",
+            "kind",
+            "format",
+            "target",
+            "fingerprint",
+            "title",
+            "verbs",
+            "is_active",
+            "previous_until",
+            "waiting",
+            "last_state",
+            "created_by",
+            "created_at",
+            "version",
+        ]
 
 
 class WebhookMade(WebhookOut):
-    secret = serializers.SerializerMethodField(help_text="shown once; empty where nothing is signed")
+    secret = SerializerMethodField(help_text="shown once; empty where nothing is signed")
 
     class Meta(WebhookOut.Meta):
         fields = [*WebhookOut.Meta.fields, "secret"]
@@ -96,18 +113,16 @@ class WebhookMade(WebhookOut):
         return str(self.context["secret"])
 
 
-class AttemptOut(serializers.ModelSerializer[Attempt]):
+class AttemptOut(ModelSerializer[Attempt]):
     class Meta:
         model = Attempt
         fields = ["number", "at", "ended_at", "status_code", "error", "snippet", "duration_ms"]
 
 
-class DeliveryOut(serializers.ModelSerializer[Delivery]):
-    verb = serializers.CharField(source="event.verb", default=TEST)
-    seq = serializers.IntegerField(source="event_id", allow_null=True)
-    person = serializers.CharField(
-        source="person.username", allow_null=True, default=None, help_text="of a mail to one person"
-    )
+class DeliveryOut(ModelSerializer[Delivery]):
+    verb = CharField(source="event.verb", default=TEST)
+    seq = IntegerField(source="event_id", allow_null=True)
+    person = CharField(source="person.username", allow_null=True, default=None, help_text="of a mail to one person")
     attempts = AttemptOut(source="tries", many=True)
 
     class Meta:

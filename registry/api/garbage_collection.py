@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,10 +13,11 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, StrictSerializer, actor_of, expected_version, read_body
 from accounts.api.responses import versioned
+from accounts.api.shapes import Shape, described
 from accounts.core.access import Verb, require
 from registry import actions, queries
 from registry.api.serializers import ReleaseOut
-from registry.core.garbage_collection import Fate, Item
+from registry.core.garbage_collection import Fate
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.queries import gc_plan
@@ -28,30 +30,30 @@ class ReleaseReasonIn(StrictSerializer):
     reason = serializers.CharField(max_length=2000)
 
 
-class ItemOut(serializers.Serializer[Item]):
+class ItemOut(Shape):
     """A release, a blob (by its sha256) or bytes that no blob names (by their key), what becomes of it, and why."""
 
-    kind = serializers.CharField(help_text="release, blob or bytes")
-    subject = serializers.CharField()
-    fate = serializers.ChoiceField(choices=[fate.value for fate in Fate])
-    reason = serializers.CharField()
-    size_bytes = serializers.IntegerField()
-    until = serializers.DateTimeField(allow_null=True)
+    kind: str = described("release, blob or bytes")
+    subject: str
+    fate: Fate
+    reason: str
+    size_bytes: int
+    until: datetime | None
 
 
-class PlanOut(serializers.Serializer[Any]):
+class PlanOut(Shape):
     totals = serializers.DictField(help_text="{fate: {releases, blobs, bytes}}")
-    items = ItemOut(many=True)
-    more = serializers.IntegerField(help_text="how many items follow; ask again with `from` grown by those shown")
+    items: list[ItemOut]
+    more: int = described("how many items follow; ask again with `from` grown by those shown")
 
 
-class CollectedOut(serializers.Serializer[Any]):
-    drafts = serializers.IntegerField(help_text="abandoned drafts that were discarded")
-    marked = serializers.IntegerField()
-    restored = serializers.IntegerField(help_text="marks taken away, because something needs the bytes again")
-    deleted = serializers.IntegerField()
-    freed_bytes = serializers.IntegerField()
-    left = serializers.IntegerField(help_text="what this run did not get to; run again")
+class CollectedOut(Shape):
+    drafts: int = described("abandoned drafts that were discarded")
+    marked: int
+    restored: int = described("marks taken away, because something needs the bytes again")
+    deleted: int
+    freed_bytes: int
+    left: int = described("what this run did not get to; run again")
 
 
 class RetireView(APIView):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework import serializers
 
+from accounts.api.shapes import Shape, described
 
-class MemoryPartOut(serializers.Serializer[Any]):
+
+class MemoryPartOut(Shape):
     name = serializers.ChoiceField(choices=["weights", "activations", "workspace", "runtime"])
-    mib = serializers.IntegerField(allow_null=True, help_text="MiB on each device; null: unknown")
-    is_partial = serializers.BooleanField(help_text="something of the part is not counted")
-    source = serializers.CharField(help_text="where the number comes from, or why it is unknown")  # type: ignore[assignment]
+    mib: int | None = described("MiB on each device; null: unknown")
+    is_partial: bool = described("something of the part is not counted")
+    source: str = described("where the number comes from, or why it is unknown")
 
 
-class MemoryEstimateOut(serializers.Serializer[Any]):
+class MemoryEstimateOut(Shape):
     """GPU memory on each device, estimated from files and release.yaml before the release runs."""
 
-    total_mib = serializers.IntegerField(help_text="the known parts together")
-    is_partial = serializers.BooleanField(help_text="a part is unknown, or not counted whole")
-    instances = serializers.IntegerField(help_text="model instances on each device")
-    parts = MemoryPartOut(many=True)
+    total_mib: int = described("the known parts together")
+    is_partial: bool = described("a part is unknown, or not counted whole")
+    instances: int = described("model instances on each device")
+    parts: list[MemoryPartOut]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
 from accounts.api.responses import OnePage
+from accounts.api.shapes import Shape, described
 from registry import queries
 from registry.queries.file_headers import headers_of
 
@@ -19,19 +19,19 @@ from registry.queries.file_headers import headers_of
 MOST_TENSORS = 20_000
 
 
-class HeaderOut(serializers.Serializer[Any]):
+class HeaderOut(Shape):
     """A file's header. Which facts there are depends on the kind."""
 
-    path = serializers.CharField()
-    kind = serializers.CharField(help_text="safetensors, onnx, gguf, tensorrt, torchscript, json, pickle, text, …")
-    facts = serializers.JSONField(
-        help_text="tensors [[name, data type, shape]], inputs, outputs, metadata, imports, …; an answer "
+    path: str
+    kind: str = described("safetensors, onnx, gguf, tensorrt, torchscript, json, pickle, text, …")
+    facts: Any = described(
+        "tensors [[name, data type, shape]], inputs, outputs, metadata, imports, …; an answer "
         f"lists {MOST_TENSORS} tensors, and tensors_left_off counts the others of a file"
     )
 
 
 class HeadersPage(OnePage):
-    results = HeaderOut(many=True)
+    results: list[HeaderOut]
 
 
 class HeadersView(APIView):

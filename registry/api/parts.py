@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
-from rest_framework import serializers
 
+from accounts.api.shapes import Shape
 from accounts.core.addresses import API
 from ledger.core.errors import NotFound, Refused
 from registry.core.uploads import PART_PATH, PartTicket
@@ -20,10 +20,10 @@ from registry.storage.folder import PartWriter
 PATH = re.compile(f"{API}/{PART_PATH}")
 
 
-class PartAnswer(serializers.Serializer[Any]):
-    number = serializers.IntegerField()
-    size_bytes = serializers.IntegerField()
-    sha256 = serializers.CharField()
+class PartAnswer(Shape):
+    number: int
+    size_bytes: int
+    sha256: str
 
 
 def ticket_of(upload: str, number: int, query: Mapping[str, str]) -> PartTicket:

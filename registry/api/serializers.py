@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from drf_spectacular.utils import extend_schema_field
-from rest_framework import serializers
+from rest_framework.serializers import (
+    CharField,
+    ChoiceField,
+    IntegerField,
+    JSONField,
+    ListField,
+    ListSerializer,
+    SerializerMethodField,
+    UUIDField,
+)
 
 from accounts.api.requests import DocumentField, DocumentSerializer, DocumentText, PlainText, StrictSerializer
+from accounts.api.shapes import Shape, described
 from accounts.core.addresses import API
 from registry.core.lifecycle import FileRole
 from registry.core.uploads import UploadState
@@ -18,26 +30,26 @@ from registry.queries import has_code_waiver, manifest_of, missing_files, unveri
 from registry.queries.file_headers import hidden_of, imports_of
 
 
-class ModelOut(serializers.Serializer[ServedModel]):
+class ModelOut(Shape):
     """A model: what it promises, how it is judged and rolled out."""
 
-    slug = serializers.CharField()
-    team = serializers.CharField(source="team.slug")
-    title = serializers.CharField()
-    description = serializers.CharField()
-    contract = serializers.JSONField(help_text="{inputs: [{name, data_type, dims}], outputs: […]}")
-    objectives = serializers.JSONField(help_text="{errors_max_frac, slow: {threshold_ms, max_frac}}")
-    gate_policy = serializers.JSONField()
-    rollout_policy = serializers.JSONField()
-    traffic_policy = serializers.JSONField(
-        help_text="{tenants: {header, named, others}, classes: {header, default, named}, idempotent, retry_on_reset}: whose requests "
+    slug: str
+    team = CharField(source="team.slug")
+    title: str
+    description: str
+    contract: Any = described("{inputs: [{name, data_type, dims}], outputs: […]}")
+    objectives: Any = described("{errors_max_frac, slow: {threshold_ms, max_frac}}")
+    gate_policy: Any
+    rollout_policy: Any
+    traffic_policy: Any = described(
+        "{tenants: {header, named, others}, classes: {header, default, named}, idempotent, retry_on_reset}: whose requests "
         "gateways let through, which have places of their own, and which may be asked twice"
     )
-    ownership = serializers.JSONField(help_text="{on_call, runbook_url, escalation}: who is called when it breaks")
-    last_release = serializers.SerializerMethodField(help_text="the name of the newest release, such as r14")
-    version = serializers.IntegerField(help_text="for If-Match")
-    created_at = serializers.DateTimeField()
-    links = serializers.SerializerMethodField()
+    ownership: Any = described("{on_call, runbook_url, escalation}: who is called when it breaks")
+    last_release = SerializerMethodField(help_text="the name of the newest release, such as r14")
+    version: int = described("for If-Match")
+    created_at: datetime
+    links = SerializerMethodField()
 
     def get_last_release(self, model: ServedModel) -> str | None:
         return f"r{model.last_number}" if model.last_number else None
@@ -76,24 +88,24 @@ class ModelIn(StrictSerializer):
     ownership = DocumentField(default=dict)
 
 
-class FileOut(serializers.Serializer[Any]):
-    path = serializers.CharField()
-    role = serializers.ChoiceField(choices=[role.value for role in FileRole])
-    sha256 = serializers.CharField(help_text="64 hex digits")
-    size_bytes = serializers.IntegerField()
+class FileOut(Shape):
+    path: str
+    role: FileRole
+    sha256: str = described("64 hex digits")
+    size_bytes: int
 
 
 class ReleaseFileOut(FileOut):
     """A file of a draft, by its row."""
 
-    sha256 = serializers.CharField(source="blob_id", help_text="64 hex digits")
-    size_bytes = serializers.IntegerField(source="blob.size_bytes")
+    sha256: str = described("64 hex digits", source="blob_id")
+    size_bytes: int = described(source="blob.size_bytes")
 
 
-class FileIn(serializers.Serializer[Any]):
-    path = serializers.CharField(max_length=300)
-    sha256 = serializers.CharField()
-    size_bytes = serializers.IntegerField(min_value=0)
+class FileIn(Shape):
+    path = CharField(max_length=300)
+    sha256: str
+    size_bytes = IntegerField(min_value=0)
 
 
 @extend_schema_field(FileIn(many=True))
@@ -115,34 +127,30 @@ class DraftIn(DocumentSerializer):
         help_text="the text of release.yaml, in the place of the members above; those that are sent too win",
     )
     files = FilesField(required=False)
-    resume = serializers.BooleanField(
-        default=False, help_text="answer a draft of yours of just this content, if there is one, to go on with"
+    resume: bool = described(
+        "answer a draft of yours of just this content, if there is one, to go on with", default=False
     )
 
 
-class CodeRunOut(serializers.Serializer[Any]):
+class CodeRunOut(Shape):
     """What a release's code may do on one node that offers its runtime."""
 
-    node = serializers.CharField()
-    containment = serializers.ChoiceField(
+    node: str
+    containment = ChoiceField(
         choices=["contained", "not contained", "unknown"],
         help_text="whether the node contains code, as its agent tried it",
     )
-    says = serializers.CharField(help_text="the same as a sentence")
-    may_run = serializers.BooleanField(
-        help_text="false: the node cannot shut code in, and its owner did not allow it without"
-    )
+    says: str = described("the same as a sentence")
+    may_run: bool = described("false: the node cannot shut code in, and its owner did not allow it without")
 
 
-class WaiverOut(serializers.Serializer[Any]):
-    kind = serializers.CharField()
-    manifest_digest = serializers.CharField()
-    reason = serializers.CharField()
-    granted_by = serializers.CharField(source="granted_by.username", allow_null=True)
-    granted_at = serializers.DateTimeField()
-    code_runs = serializers.SerializerMethodField(
-        help_text="what it allows: what the code may do on each node, as of now"
-    )
+class WaiverOut(Shape):
+    kind: str
+    manifest_digest: str
+    reason: str
+    granted_by: str | None = described(source="granted_by.username")
+    granted_at: datetime
+    code_runs = SerializerMethodField(help_text="what it allows: what the code may do on each node, as of now")
 
     @extend_schema_field(CodeRunOut(many=True))
     def get_code_runs(self, waiver: Waiver) -> Any:
@@ -152,7 +160,7 @@ class WaiverOut(serializers.Serializer[Any]):
 class WaiverIn(StrictSerializer):
     problem_code = "invalid_waiver"
     reason = PlainText()
-    kind = serializers.ChoiceField(
+    kind = ChoiceField(
         choices=["code", "pickle"],
         default=None,
         allow_null=True,
@@ -160,38 +168,38 @@ class WaiverIn(StrictSerializer):
     )
 
 
-class RolledBackOut(serializers.Serializer[Any]):
-    rollout = serializers.IntegerField()
-    environment = serializers.CharField()
-    at = serializers.DateTimeField(allow_null=True)
-    why = serializers.CharField()
+class RolledBackOut(Shape):
+    rollout: int
+    environment: str
+    at: datetime | None
+    why: str
 
 
-class ReleaseBrief(serializers.Serializer[Release]):
+class ReleaseBrief(Shape):
     """A release in a list."""
 
-    id = serializers.UUIDField()
-    model = serializers.CharField(source="model.slug")
-    name = serializers.CharField(help_text="r14, or draft")
-    number = serializers.IntegerField(allow_null=True)
-    state = serializers.ChoiceField(choices=["draft", "sealed", "retired"])
-    digest = serializers.CharField(allow_null=True, help_text="sha256:<64 hex> of the manifest")
-    is_code_bearing = serializers.BooleanField()
-    author = serializers.CharField(source="author.username", allow_null=True)
-    version = serializers.IntegerField(help_text="for If-Match")
-    created_at = serializers.DateTimeField()
-    sealed_at = serializers.DateTimeField(allow_null=True)
-    retired_at = serializers.DateTimeField(allow_null=True)
-    rolled_back = serializers.SerializerMethodField(
+    id: UUID
+    model = CharField(source="model.slug")
+    name: str = described("r14, or draft")
+    number: int | None
+    state = ChoiceField(choices=["draft", "sealed", "retired"])
+    digest: str | None = described("sha256:<64 hex> of the manifest")
+    is_code_bearing: bool
+    author: str | None = described(source="author.username")
+    version: int = described("for If-Match")
+    created_at: datetime
+    sealed_at: datetime | None
+    retired_at: datetime | None
+    rolled_back = SerializerMethodField(
         help_text="rollouts that took it back after it had traffic, the newest first; a promotion there since clears them"
     )
-    links = serializers.SerializerMethodField()
+    links = SerializerMethodField()
     _rolled_back: dict[Any, list[RolledBack]] | None = None
 
     @extend_schema_field(RolledBackOut(many=True))
     def get_rolled_back(self, release: Release) -> Any:
         if self._rolled_back is None:  # of all that are shown at once
-            shown = self.parent.instance if isinstance(self.parent, serializers.ListSerializer) else [self.instance]
+            shown = self.parent.instance if isinstance(self.parent, ListSerializer) else [self.instance]
             self._rolled_back = rolled_back_of([one.pk for one in shown or [] if one is not None and one.number])
         return RolledBackOut(self._rolled_back.get(release.pk, []), many=True).data
 
@@ -219,18 +227,18 @@ class ReleaseBrief(serializers.Serializer[Release]):
 class ReleaseOut(ReleaseBrief):
     """A sealed release with its manifest, files and waivers. One release at a time."""
 
-    has_code_waiver = serializers.SerializerMethodField(help_text="whether every waiver that it needs is given")
-    waivers_missing = serializers.SerializerMethodField()
-    imports = serializers.SerializerMethodField(
+    has_code_waiver = SerializerMethodField(help_text="whether every waiver that it needs is given")
+    waivers_missing = SerializerMethodField()
+    imports = SerializerMethodField(
         help_text="what loading its pickles would import, by path; told by their opcodes, never by running them"
     )
-    hidden = serializers.SerializerMethodField(
+    hidden = SerializerMethodField(
         help_text="characters and encodings in its source that a reviewer does not see, by path"
     )
-    manifest = serializers.SerializerMethodField()
-    files = serializers.SerializerMethodField()
-    waivers = serializers.SerializerMethodField()
-    code_runs = serializers.SerializerMethodField(
+    manifest = SerializerMethodField()
+    files = SerializerMethodField()
+    waivers = SerializerMethodField()
+    code_runs = SerializerMethodField(
         help_text="what its own code may do on each node that offers its runtime; empty for a release without code"
     )
     _manifest: dict[str, Any] | None = None
@@ -238,7 +246,7 @@ class ReleaseOut(ReleaseBrief):
     def get_has_code_waiver(self, release: Release) -> bool:
         return has_code_waiver(release)
 
-    @extend_schema_field(serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"])))
+    @extend_schema_field(ListField(child=ChoiceField(choices=["code", "pickle"])))
     def get_waivers_missing(self, release: Release) -> list[str]:
         return sorted(waivers_missing(release))
 
@@ -248,7 +256,7 @@ class ReleaseOut(ReleaseBrief):
     def get_hidden(self, release: Release) -> dict[str, list[str]]:
         return {path: list(found) for path, found in hidden_of(release).items()}
 
-    @extend_schema_field(serializers.JSONField())
+    @extend_schema_field(JSONField())
     def get_manifest(self, release: Release) -> dict[str, Any]:
         if self._manifest is None:  # it may have megabytes, and is needed twice
             self._manifest = manifest_of(release)
@@ -267,20 +275,20 @@ class ReleaseOut(ReleaseBrief):
         return CodeRunOut(code_runs_of(release), many=True).data
 
 
-class QuarantinedFile(serializers.Serializer[Any]):
-    path = serializers.CharField()
-    problem = serializers.CharField(help_text="why its bytes were refused, and what to do")
+class QuarantinedFile(Shape):
+    path: str
+    problem: str = described("why its bytes were refused, and what to do")
 
 
 class DraftOut(ReleaseBrief):
     """A draft, and what it still misses. One draft at a time."""
 
-    missing = serializers.SerializerMethodField(help_text="announced paths that were not uploaded yet")
-    verifying = serializers.SerializerMethodField(
+    missing = SerializerMethodField(help_text="announced paths that were not uploaded yet")
+    verifying = SerializerMethodField(
         help_text="paths whose parts are all here and whose bytes are being read; still missing"
     )
-    quarantined = serializers.SerializerMethodField()
-    uploads = serializers.SerializerMethodField(help_text="that are being verified")
+    quarantined = SerializerMethodField()
+    uploads = SerializerMethodField(help_text="that are being verified")
     _unverified: list[Upload] | None = None
 
     def get_missing(self, release: Release) -> list[str]:
@@ -293,7 +301,7 @@ class DraftOut(ReleaseBrief):
     def get_quarantined(self, release: Release) -> Any:
         return QuarantinedFile(self._uploads(release, UploadState.QUARANTINED), many=True).data
 
-    @extend_schema_field(serializers.ListField(child=serializers.UUIDField()))
+    @extend_schema_field(ListField(child=UUIDField()))
     def get_uploads(self, release: Release) -> list[str]:
         return [str(upload.pk) for upload in self._uploads(release, UploadState.VERIFYING)]
 

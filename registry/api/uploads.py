@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_field
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import IntegerField, ListField, SerializerMethodField, UUIDField
 from rest_framework.views import APIView
 
 from accounts.api.requests import PlainText, StrictSerializer, actor_of, read_body
+from accounts.api.shapes import Shape, described
 from accounts.core.addresses import API
 from registry import actions, queries
 from registry.api.parts import PartAnswer, receive
@@ -31,11 +32,11 @@ class UploadIn(StrictSerializer):
     """A file of a draft that is to be uploaded."""
 
     problem_code = "invalid_file"
-    release = serializers.UUIDField(help_text="the draft's id")
+    release: UUID = described("the draft's id")
     path = PlainText(max_length=300)
-    size_bytes = serializers.IntegerField(min_value=0)
+    size_bytes = IntegerField(min_value=0)
     sha256 = PlainText(help_text="of the whole file, 64 hex digits")
-    part_sha256 = serializers.ListField(
+    part_sha256 = ListField(
         child=PlainText(),
         default=None,
         allow_null=True,
@@ -45,47 +46,47 @@ class UploadIn(StrictSerializer):
 
 class SignIn(StrictSerializer):
     problem_code = "invalid_parts"
-    numbers = serializers.ListField(child=serializers.IntegerField(min_value=1), help_text="at most 100")
-    sha256 = serializers.ListField(child=PlainText(), help_text="of these parts, in the same order")
+    numbers = ListField(child=IntegerField(min_value=1), help_text="at most 100")
+    sha256 = ListField(child=PlainText(), help_text="of these parts, in the same order")
 
 
-class SignedPartOut(serializers.Serializer[Any]):
-    number = serializers.IntegerField()
-    method = serializers.CharField(help_text="PUT")
-    url = serializers.CharField(help_text="takes just these bytes, until expires_at; whoever has it needs no token")
-    headers = serializers.DictField(child=serializers.CharField(), help_text="to be sent along, as they are")
-    offset = serializers.IntegerField()
-    size_bytes = serializers.IntegerField()
-    expires_at = serializers.DateTimeField()
+class SignedPartOut(Shape):
+    number: int
+    method: str = described("PUT")
+    url: str = described("takes just these bytes, until expires_at; whoever has it needs no token")
+    headers: dict[str, str] = described("to be sent along, as they are")
+    offset: int
+    size_bytes: int
+    expires_at: datetime
 
 
-class SignedOut(serializers.Serializer[Any]):
-    parts = SignedPartOut(many=True)
+class SignedOut(Shape):
+    parts: list[SignedPartOut]
 
 
-class ReceivedPartOut(serializers.Serializer[Any]):
-    number = serializers.IntegerField()
-    size_bytes = serializers.IntegerField()
-    sha256 = serializers.CharField(help_text="that it was signed for, which the store has checked")
+class ReceivedPartOut(Shape):
+    number: int
+    size_bytes: int
+    sha256: str = described("that it was signed for, which the store has checked")
 
 
-class UploadOut(serializers.Serializer[Upload]):
+class UploadOut(Shape):
     """An upload. A file of `parts` parts, each of `part_size` bytes but the last. One upload at a time."""
 
-    exists = serializers.SerializerMethodField(help_text="false: the bytes are to be sent")
-    upload_id = serializers.UUIDField(source="pk")
-    release = serializers.UUIDField(source="release_id")
-    path = serializers.CharField()
-    sha256 = serializers.CharField()
-    size_bytes = serializers.IntegerField()
-    state = serializers.ChoiceField(choices=[state.value for state in UploadState])
-    problem = serializers.CharField(allow_blank=True)
-    part_size = serializers.IntegerField()
-    parts = serializers.SerializerMethodField()
-    received = serializers.SerializerMethodField(help_text="the parts that arrived; empty once the upload is complete")
-    missing = serializers.SerializerMethodField(help_text="the parts that are still to be sent")
-    expires_at = serializers.DateTimeField()
-    links = serializers.SerializerMethodField()
+    exists = SerializerMethodField(help_text="false: the bytes are to be sent")
+    upload_id = UUIDField(source="pk")
+    release = UUIDField(source="release_id")
+    path: str
+    sha256: str
+    size_bytes: int
+    state: UploadState
+    problem: str
+    part_size: int
+    parts = SerializerMethodField()
+    received = SerializerMethodField(help_text="the parts that arrived; empty once the upload is complete")
+    missing = SerializerMethodField(help_text="the parts that are still to be sent")
+    expires_at: datetime
+    links = SerializerMethodField()
     _arrived: list[tuple[int, str]] | None = None
 
     def get_exists(self, upload: Upload) -> bool:
@@ -121,13 +122,13 @@ class UploadOut(serializers.Serializer[Upload]):
 class UploadBegunOut(UploadOut):
     """An upload, and for a file of one part that was not sent yet, that part signed."""
 
-    signed = SignedPartOut(many=True, default=[], help_text="empty for a file of several parts: ask for them")
+    signed: list[SignedPartOut] = described("empty for a file of several parts: ask for them", default=[])
 
 
-class ExistsOut(serializers.Serializer[ReleaseFile]):
+class ExistsOut(Shape):
     """The draft has the file already, and nothing is to be sent."""
 
-    exists = serializers.SerializerMethodField(help_text="true")
+    exists = SerializerMethodField(help_text="true")
     file = ReleaseFileOut(source="*")
 
     def get_exists(self, file: ReleaseFile) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from registry.core import coupling
 from registry.core.kinds import runtime_of
-from registry.core.tensor_groups import LayerChanges, changed_layers
 
 #: The parts of a manifest that are compared by field, in the order in which people ask.
 PARTS: Final = ("runtime", "serving", "envelope", "provenance")
@@ -50,8 +49,6 @@ class TensorChanges:
     removed: int
     changed: int
     examples: tuple[Change, ...] = ()
-    layers: tuple[LayerChanges, ...] = ()
-    layers_left_off: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,8 +219,7 @@ def _tensors(old: Facts, new: Facts) -> Iterator[TensorChanges]:
         named = _some_of_each({"changed": changed, "added": added, "removed": removed})
         examples = [Change("tensors", name, how, _tensor(a.get(name)), _tensor(b.get(name))) for name, how in named]
         counts = len(both) - len(changed), len(added), len(removed), len(changed)
-        layers, more = changed_layers(a, b)
-        yield TensorChanges(kind, *counts, tuple(examples), tuple(layers), more)
+        yield TensorChanges(kind, *counts, tuple(examples))
 
 
 def _some_of_each(names: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:

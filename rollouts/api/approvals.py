@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,6 +13,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
 from accounts.api.responses import OnePage
+from accounts.api.shapes import Shape, described
 from accounts.core.addresses import API
 from rollouts.queries.inbox import WaitingApproval, WaitingWaiver, waiting_approvals, waiting_waivers, with_changes
 
@@ -19,34 +21,34 @@ from rollouts.queries.inbox import WaitingApproval, WaitingWaiver, waiting_appro
 MOST = 500
 
 
-class WaitingOut(serializers.Serializer[Any]):
+class WaitingOut(Shape):
     """A stage of a rollout that lacks approvals (`approval`), or a release whose code nobody has waived (`waiver`)."""
 
     kind = serializers.ChoiceField(choices=["approval", "waiver"])
-    model = serializers.CharField()
-    release = serializers.CharField(help_text="r14")
-    manifest_digest = serializers.CharField()
-    report_digest = serializers.CharField(allow_blank=True)
-    policy_digest = serializers.CharField(allow_blank=True)
-    environment = serializers.CharField(allow_null=True)
-    rollout = serializers.IntegerField(allow_null=True)
-    version = serializers.IntegerField(help_text="for If-Match, of the rollout or the release")
-    stage = serializers.CharField(allow_null=True, help_text="start, step 2, …, bake or promote")
-    needed = serializers.IntegerField(allow_null=True)
-    by = serializers.ListField(child=serializers.CharField(), help_text="whose approval of this stage counts now")
-    is_held = serializers.BooleanField(help_text="it stands still until then; else the yes is given beforehand")
-    since = serializers.DateTimeField()
-    valid_s = serializers.FloatField(allow_null=True, help_text="how long an approval counts")
-    kinds = serializers.ListField(child=serializers.CharField(), help_text="of the waivers that are missing")
-    changes = serializers.ListField(child=serializers.CharField(), help_text="against stable, a sentence each")
-    will = serializers.CharField(allow_blank=True, help_text="what a yes leads to")
-    may_decide = serializers.BooleanField()
-    why_not = serializers.CharField(allow_blank=True, help_text="why the caller may not decide")
-    url = serializers.CharField(help_text="POST …/approve and …/reject, or …/waivers, below it")
+    model: str
+    release: str = described("r14")
+    manifest_digest: str
+    report_digest: str
+    policy_digest: str
+    environment: str | None
+    rollout: int | None
+    version: int = described("for If-Match, of the rollout or the release")
+    stage: str | None = described("start, step 2, …, bake or promote")
+    needed: int | None
+    by: list[str] = described("whose approval of this stage counts now")
+    is_held: bool = described("it stands still until then; else the yes is given beforehand")
+    since: datetime
+    valid_s: float | None = described("how long an approval counts")
+    kinds: list[str] = described("of the waivers that are missing")
+    changes: list[str] = described("against stable, a sentence each")
+    will: str = described("what a yes leads to")
+    may_decide: bool
+    why_not: str = described("why the caller may not decide")
+    url: str = described("POST …/approve and …/reject, or …/waivers, below it")
 
 
 class WaitingPage(OnePage):
-    results = WaitingOut(many=True)
+    results: list[WaitingOut]
 
 
 class ApprovalsView(APIView):
@@ -69,22 +71,52 @@ class ApprovalsView(APIView):
 def _approval(one: WaitingApproval) -> dict[str, Any]:
     rollout = one.rollout
     return {
-        "kind": "approval", "model": rollout.model.slug, "release": rollout.candidate.name,
-        "manifest_digest": one.digests.manifest, "report_digest": one.digests.report,
-        "policy_digest": one.digests.policy, "environment": rollout.environment.slug, "rollout": rollout.pk,
-        "version": rollout.version, "stage": one.stage, "needed": one.needed, "by": list(one.by),
-        "is_held": one.is_held, "since": one.since, "valid_s": one.valid_s, "kinds": [], "changes": list(one.changes),
-        "will": one.will, "may_decide": not one.why_not, "why_not": one.why_not,
+        "kind": "approval",
+        "model": rollout.model.slug,
+        "release": rollout.candidate.name,
+        "manifest_digest": one.digests.manifest,
+        "report_digest": one.digests.report,
+        "policy_digest": one.digests.policy,
+        "environment": rollout.environment.slug,
+        "rollout": rollout.pk,
+        "version": rollout.version,
+        "stage": one.stage,
+        "needed": one.needed,
+        "by": list(one.by),
+        "is_held": one.is_held,
+        "since": one.since,
+        "valid_s": one.valid_s,
+        "kinds": [],
+        "changes": list(one.changes),
+        "will": one.will,
+        "may_decide": not one.why_not,
+        "why_not": one.why_not,
         "url": f"{API}/rollouts/{rollout.pk}",
-    }  # fmt: skip
+    }
 
 
 def _waiver(one: WaitingWaiver) -> dict[str, Any]:
     release = one.release
     return {
-        "kind": "waiver", "model": release.model.slug, "release": release.name, "manifest_digest": release.digest,
-        "report_digest": "", "policy_digest": "", "environment": None, "rollout": None, "version": release.version,
-        "stage": None, "needed": None, "by": [], "is_held": True, "since": release.sealed_at, "valid_s": None,
-        "kinds": list(one.kinds), "changes": [], "will": one.will, "may_decide": not one.why_not,
-        "why_not": one.why_not, "url": f"{API}/models/{release.model.slug}/releases/{release.name}",
-    }  # fmt: skip
+        "kind": "waiver",
+        "model": release.model.slug,
+        "release": release.name,
+        "manifest_digest": release.digest,
+        "report_digest": "",
+        "policy_digest": "",
+        "environment": None,
+        "rollout": None,
+        "version": release.version,
+        "stage": None,
+        "needed": None,
+        "by": [],
+        "is_held": True,
+        "since": release.sealed_at,
+        "valid_s": None,
+        "kinds": list(one.kinds),
+        "changes": [],
+        "will": one.will,
+        "may_decide": not one.why_not,
+        "why_not": one.why_not,
+        "url": f"{API}/models/{release.model.slug}/releases/{release.name}",
+    }

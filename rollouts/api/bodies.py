@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from accounts.api.requests import StrictSerializer
+from accounts.api.shapes import described
 
 _POLICY = "instead of the model's own; see docs/rollouts.md"
 
@@ -22,26 +23,27 @@ class ReasonIn(StrictSerializer):
 
 
 class PreviewIn(StrictSerializer):
-    model = serializers.CharField()
-    candidate = serializers.CharField(help_text="r2")
-    environment = serializers.CharField()
-    policy = serializers.JSONField(required=False, help_text=_POLICY)
+    model: str
+    candidate: str = described("r2")
+    environment: str
+    policy: Any = described(_POLICY, required=False)
 
     def validate_policy(self, value: Any) -> Any:
         return _policy_object(value)
 
 
 class _AgainIn(PreviewIn):
-    again = serializers.BooleanField(
-        default=False, help_text="also if the release was rolled back, reverted or rejected there before"
-    )
+    again: bool = described("also if the release was rolled back, reverted or rejected there before", default=False)
 
 
 class SupposeIn(_AgainIn):
-    rate_per_s = serializers.FloatField(
-        required=False, allow_null=True, default=None, min_value=0.001, max_value=1e6,
-        help_text="requests a second to reckon with instead of what was counted",
-    )  # fmt: skip
+    rate_per_s: float | None = described(
+        "requests a second to reckon with instead of what was counted",
+        required=False,
+        default=None,
+        min_value=0.001,
+        max_value=1e6,
+    )
 
 
 class StartIn(_AgainIn, ReasonIn):
@@ -49,28 +51,25 @@ class StartIn(_AgainIn, ReasonIn):
 
 
 class ApproveIn(ReasonIn):
-    stage = serializers.CharField(
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="start, step 2, …, bake or promote; the next by default",
+    stage: str | None = described(
+        "start, step 2, …, bake or promote; the next by default", required=False, default=None
     )
 
 
 class SupersedeIn(ReasonIn):
-    candidate = serializers.CharField(help_text="r3, of the same model")
-    policy = serializers.JSONField(required=False, help_text=_POLICY)
+    candidate: str = described("r3, of the same model")
+    policy: Any = described(_POLICY, required=False)
 
     def validate_policy(self, value: Any) -> Any:
         return _policy_object(value)
 
 
 class JudgeIn(StrictSerializer):
-    policy = serializers.JSONField(help_text="the policy to judge by; see docs/rollouts.md")
+    policy: Any = described("the policy to judge by; see docs/rollouts.md")
 
     def validate_policy(self, value: Any) -> Any:
         return _policy_object(value)
 
 
 class RollbackIn(ReasonIn):
-    environment = serializers.CharField()
+    environment: str

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH_OR_ANY, StrictSerializer, actor_of, read_body, version_or_any
 from accounts.api.responses import versioned
+from accounts.api.shapes import described
 from registry.queries import visible_models
 from rollouts.actions.retiring import plan_removal, remove_environment, restore_environment
 from serving.api.environments import EnvironmentOut
@@ -21,9 +22,9 @@ from serving.targets.queries import get_environment, get_environment_with_routes
 
 
 class RemovalOut(PlanOut):
-    environment = serializers.CharField()
-    is_deleted = serializers.BooleanField(help_text="nothing ever ran there; otherwise it is retired")
-    says = serializers.ListField(child=serializers.CharField(), help_text="what becomes of it, and what goes with it")
+    environment: str
+    is_deleted: bool = described("nothing ever ran there; otherwise it is retired")
+    says: list[str] = described("what becomes of it, and what goes with it")
 
 
 class EnvironmentRestoreIn(StrictSerializer):
@@ -31,7 +32,7 @@ class EnvironmentRestoreIn(StrictSerializer):
 
 
 class EnvironmentRemoveIn(PlannedIn):
-    is_confirmed = serializers.BooleanField(required=False, default=False, help_text="needed where servers go with it")
+    is_confirmed: bool = described("needed where servers go with it", required=False, default=False)
 
 
 class EnvironmentRemoveView(APIView):

@@ -11,14 +11,15 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema
-from rest_framework import serializers
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, DictField, FloatField, ListField, ValidationError
 from rest_framework.views import APIView
 
 from accounts.api.authentication import BearerTokenAuthentication
 from accounts.api.requests import StrictSerializer, actor_of, read_body
+from accounts.api.shapes import Shape, described
 from accounts.core.access import Actor
 from accounts.models import Token, User
 from ledger.core.errors import Refused, StateChanged
@@ -45,129 +46,117 @@ _LONGEST_KEY = 200
 
 
 class ArmIn(StrictSerializer):
-    points = serializers.ListField(
-        child=serializers.ListField(child=serializers.FloatField(), min_length=3, max_length=3),
-        required=False, max_length=MOST_POINTS,
+    points = ListField(
+        child=ListField(child=FloatField(), min_length=3, max_length=3),
+        required=False,
+        max_length=MOST_POINTS,
         help_text="[seconds since 1970, bad requests, all requests]: counters that only grow",
-    )  # fmt: skip
-    bad_query = serializers.CharField(
-        required=False, max_length=MOST_CHARACTERS, help_text="PromQL of one counter: the bad requests"
     )
-    total_query = serializers.CharField(
-        required=False, max_length=MOST_CHARACTERS, help_text="PromQL of one counter: all requests"
-    )
+    bad_query: str = described("PromQL of one counter: the bad requests", required=False, max_length=MOST_CHARACTERS)
+    total_query: str = described("PromQL of one counter: all requests", required=False, max_length=MOST_CHARACTERS)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if set(attrs) not in ({"points"}, {"bad_query", "total_query"}):
-            raise serializers.ValidationError("Send either points, or bad_query and total_query.")
+            raise ValidationError("Send either points, or bad_query and total_query.")
         if "points" in attrs and (problem := series_problem(attrs["points"], time.time())):
-            raise serializers.ValidationError({"points": problem})
+            raise ValidationError({"points": problem})
         return attrs
 
 
 class ToleranceIn(StrictSerializer):
-    ratio = serializers.FloatField(default=1.0, min_value=1, max_value=100)
-    plus_frac = serializers.FloatField(default=0.0, min_value=0, max_value=1)
+    ratio = FloatField(default=1.0, min_value=1, max_value=100)
+    plus_frac = FloatField(default=0.0, min_value=0, max_value=1)
 
 
-def _chance(default: float, text: str) -> serializers.FloatField:
-    return serializers.FloatField(default=default, min_value=1e-6, max_value=0.5, help_text=text)
+def _chance(default: float, text: str) -> FloatField:
+    return FloatField(default=default, min_value=1e-6, max_value=0.5, help_text=text)
 
 
 class JudgementIn(StrictSerializer):
-    candidate = ArmIn()
-    stable = ArmIn(
-        required=False, help_text="counted at the same time; without it the candidate is held to max_frac alone"
+    candidate: ArmIn
+    stable: ArmIn = described(
+        "counted at the same time; without it the candidate is held to max_frac alone", required=False
     )
-    max_frac = serializers.FloatField(
-        required=False, min_value=0.000001, max_value=0.999, help_text="the objective: share of bad requests, in [0, 1]"
+    max_frac: float = described(
+        "the objective: share of bad requests, in [0, 1]", required=False, min_value=0.000001, max_value=0.999
     )
-    fail_over = ToleranceIn(
-        required=False, help_text="worse than ratio × the reference's share + plus_frac fails; 1.2 and 0.005 by default"
+    fail_over: ToleranceIn = described(
+        "worse than ratio × the reference's share + plus_frac fails; 1.2 and 0.005 by default", required=False
     )
-    pass_within = ToleranceIn(
-        required=False, help_text="within ratio × the reference's share + plus_frac passes; 2 and 0.005 by default"
+    pass_within: ToleranceIn = described(
+        "within ratio × the reference's share + plus_frac passes; 2 and 0.005 by default", required=False
     )
     alpha_fail = _chance(_DEFAULT.alpha_fail, "chance that a sound candidate ever fails, however often it is judged")
     alpha_pass = _chance(_DEFAULT.alpha_pass, "chance that a candidate beyond pass_within ever passes")
-    min_requests = serializers.IntegerField(
-        default=0, min_value=0, max_value=10**9, help_text="of the candidate, to pass"
+    min_requests: int = described("of the candidate, to pass", default=0, min_value=0, max_value=10**9)
+    words: str = described("noun of the bad requests, for the sentence", default=_DEFAULT.words, max_length=60)
+    start: datetime = described("of queries: start of the window; keep it the same from call to call", required=False)
+    key: str = described(
+        "of queries, in place of start: your first call with this key starts the window",
+        required=False,
+        max_length=_LONGEST_KEY,
     )
-    words = serializers.CharField(
-        default=_DEFAULT.words, max_length=60, help_text="noun of the bad requests, for the sentence"
-    )
-    start = serializers.DateTimeField(
-        required=False, help_text="of queries: start of the window; keep it the same from call to call"
-    )
-    key = serializers.CharField(
-        required=False, max_length=_LONGEST_KEY,
-        help_text="of queries, in place of start: your first call with this key starts the window",
-    )  # fmt: skip
-    step_s = serializers.IntegerField(
-        default=15, min_value=1, max_value=60, help_text="of queries: seconds between two readings; the scrape interval"
+    step_s: int = described(
+        "of queries: seconds between two readings; the scrape interval", default=15, min_value=1, max_value=60
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         arms = [attrs["candidate"], *([attrs["stable"]] if "stable" in attrs else [])]
         if len({"points" in arm for arm in arms}) > 1:
-            raise serializers.ValidationError({"stable": "Send points of both arms, or queries of both."})
+            raise ValidationError({"stable": "Send points of both arms, or queries of both."})
         if "stable" not in attrs and "max_frac" not in attrs:
-            raise serializers.ValidationError(
-                {"max_frac": "Without a stable arm, send max_frac to hold the candidate to."}
-            )
+            raise ValidationError({"max_frac": "Without a stable arm, send max_frac to hold the candidate to."})
         is_asked = "points" not in arms[0]
         if is_asked != (("start" in attrs) != ("key" in attrs)):
             said = (
                 "Send either start or key with queries, so that each call judges the same window; neither with points."
             )
-            raise serializers.ValidationError({"start": said})
+            raise ValidationError({"start": said})
         stamps = [[point[0] for point in arm.get("points", ())] for arm in arms]
         if len(stamps) > 1 and stamps[0] != stamps[1]:
-            raise serializers.ValidationError({"stable": "The points of both arms must have the same times."})
+            raise ValidationError({"stable": "The points of both arms must have the same times."})
         return attrs
 
 
-class JudgedArmOut(serializers.Serializer[Any]):
-    bad = serializers.IntegerField()
-    total = serializers.IntegerField()
-    share = serializers.FloatField(help_text="bad divided by total; 0 without requests")
+class JudgedArmOut(Shape):
+    bad: int
+    total: int
+    share: float = described("bad divided by total; 0 without requests")
 
 
-class JudgementEvidenceOut(serializers.Serializer[Any]):
+class JudgementEvidenceOut(Shape):
     """Natural logarithms of e-values, each beside the bar that it has to reach."""
 
-    log_e_worse = serializers.FloatField(help_text="the candidate is worse than stable")
-    log_e_over = serializers.FloatField(help_text="the candidate is over the objective")
-    bar_fail = serializers.FloatField()
-    log_e_fine = serializers.FloatField(help_text="the candidate is within pass_within")
-    bar_pass = serializers.FloatField()
-    dispersion = serializers.FloatField(help_text="how much bad requests come in clumps; evidence is divided by it")
+    log_e_worse: float = described("the candidate is worse than stable")
+    log_e_over: float = described("the candidate is over the objective")
+    bar_fail: float
+    log_e_fine: float = described("the candidate is within pass_within")
+    bar_pass: float
+    dispersion: float = described("how much bad requests come in clumps; evidence is divided by it")
 
 
-class JudgementOut(serializers.Serializer[Any]):
-    verdict = serializers.ChoiceField(choices=[one.value for one in JudgementVerdict])
-    code = serializers.CharField(
-        help_text="proven, worse_than_stable, objective_breached, not_proven, both_arms_bad, no_data"
+class JudgementOut(Shape):
+    verdict: JudgementVerdict
+    code: str = described("proven, worse_than_stable, objective_breached, not_proven, both_arms_bad, no_data")
+    sentence: str
+    requests_to_go: int | None = described(
+        "further requests of the candidate like those so far until it passes; null: unknown"
     )
-    sentence = serializers.CharField()
-    requests_to_go = serializers.IntegerField(
-        allow_null=True, help_text="further requests of the candidate like those so far until it passes; null: unknown"
-    )
-    candidate = JudgedArmOut()
-    stable = JudgedArmOut(allow_null=True)
-    evidence = JudgementEvidenceOut()
-    since = serializers.DateTimeField(allow_null=True, help_text="first reading")
-    until = serializers.DateTimeField(allow_null=True, help_text="last reading that the verdict rests on")
+    candidate: JudgedArmOut
+    stable: JudgedArmOut | None
+    evidence: JudgementEvidenceOut
+    since: datetime | None = described("first reading")
+    until: datetime | None = described("last reading that the verdict rests on")
 
 
-class FlaggerIn(serializers.Serializer[Any]):
+class FlaggerIn(Shape):
     """The body that Flagger sends. Fields of other versions are ignored."""
 
-    name = serializers.CharField(max_length=253)
-    namespace = serializers.CharField(max_length=253)
-    phase = serializers.CharField(max_length=60)
-    checksum = serializers.CharField(max_length=60, required=False, allow_blank=True, default="")
-    metadata = serializers.DictField(child=serializers.CharField(max_length=MOST_CHARACTERS, allow_blank=True))
+    name = CharField(max_length=253)
+    namespace = CharField(max_length=253)
+    phase = CharField(max_length=60)
+    checksum = CharField(max_length=60, required=False, allow_blank=True, default="")
+    metadata = DictField(child=CharField(max_length=MOST_CHARACTERS, allow_blank=True))
 
 
 #: `metadata` of Flagger holds text alone: its name → (arm or "", field, how it is read).
@@ -248,7 +237,7 @@ class FlaggerView(APIView):
         metadata = dict(given["metadata"])
         passes = _PASS_ON.get(metadata.pop("pass_on", "passed"))
         if passes is None:
-            raise serializers.ValidationError({"metadata": f"pass_on is one of {', '.join(_PASS_ON)}."})
+            raise ValidationError({"metadata": f"pass_on is one of {', '.join(_PASS_ON)}."})
         body = _from_metadata(metadata)
         body["key"] = f"{given['namespace']}/{given['name']}/{given['checksum']}"[:_LONGEST_KEY]
         read = JudgementIn(data=body)
@@ -263,12 +252,12 @@ def _from_metadata(metadata: dict[str, str]) -> dict[str, Any]:
     body: dict[str, Any] = {}
     for name, text in metadata.items():
         if name not in _METADATA:
-            raise serializers.ValidationError({"metadata": f"{name} is unknown; use pass_on, {', '.join(_METADATA)}."})
+            raise ValidationError({"metadata": f"{name} is unknown; use pass_on, {', '.join(_METADATA)}."})
         arm, field, kind = _METADATA[name]
         try:
             (body.setdefault(arm, {}) if arm else body)[field] = kind(text)
         except ValueError:
-            raise serializers.ValidationError({"metadata": f"{name} must be a number, not {text!r}."}) from None
+            raise ValidationError({"metadata": f"{name} must be a number, not {text!r}."}) from None
     return body
 
 
@@ -287,7 +276,7 @@ def _judged(actor: Actor, given: dict[str, Any]) -> CounterJudgement:
         step_s = max(step_s, math.ceil((time.time() - since) / (MOST_POINTS - 2)))
     if (time.time() - since) / step_s >= MOST_POINTS:
         said = f"The window has more than {MOST_POINTS} readings. Use a longer step_s, or a later start."
-        raise serializers.ValidationError({"start": said})
+        raise ValidationError({"start": said})
     metrics = counter_history()
     if metrics is None:
         return unread(NOT_CONFIGURED, question)
@@ -315,16 +304,22 @@ def _shown(made: CounterJudgement) -> dict[str, Any]:
     return dict(
         JudgementOut(
             {
-                "verdict": made.verdict.value, "code": made.code, "sentence": made.sentence,
+                "verdict": made.verdict.value,
+                "code": made.code,
+                "sentence": made.sentence,
                 "requests_to_go": made.requests_to_go,
                 "candidate": arm(judged.bad_candidate, judged.candidate),
                 "stable": arm(judged.bad_stable, judged.stable) if question.has_stable else None,
                 "evidence": {
-                    "log_e_worse": judged.log_e_worse, "log_e_over": judged.log_e_over if question.max_frac else 0.0,
-                    "bar_fail": question.bar_fail, "log_e_fine": judged.log_e_fine, "bar_pass": question.bar_pass,
+                    "log_e_worse": judged.log_e_worse,
+                    "log_e_over": judged.log_e_over if question.max_frac else 0.0,
+                    "bar_fail": question.bar_fail,
+                    "log_e_fine": judged.log_e_fine,
+                    "bar_pass": question.bar_pass,
                     "dispersion": judged.phi,
                 },
-                "since": instant(made.since), "until": instant(made.until),
+                "since": instant(made.since),
+                "until": instant(made.until),
             }
         ).data
-    )  # fmt: skip
+    )

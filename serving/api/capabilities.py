@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import ChoiceField
 from rest_framework.views import APIView
 
 from accounts.api.responses import OnePage
+from accounts.api.shapes import Shape, described
 from registry.adapters.capability_evidence import capabilities
 from registry.core.capabilities import KINDS, MEANINGS, State
 
 
-class StateField(serializers.ChoiceField):
+class StateField(ChoiceField):
     """`run`, `run on a GPU`, `from documents` or `never run`."""
 
     def __init__(self, **options: Any) -> None:
@@ -23,23 +25,23 @@ class StateField(serializers.ChoiceField):
         super().__init__(**{"choices": [str(state) for state in State], "help_text": told, **options})
 
 
-class CapabilityOut(serializers.Serializer[Any]):
+class CapabilityOut(Shape):
     """One row of the table of capabilities."""
 
-    id = serializers.CharField(help_text="kind:name, such as server:triton")
-    kind = serializers.ChoiceField(choices=list(KINDS))
-    name = serializers.CharField()
-    scope = serializers.CharField(help_text="the use that the state covers")
-    instead = serializers.CharField(help_text="the substitute that tests ran, or the gap; empty if it was run")
+    id: str = described("kind:name, such as server:triton")
+    kind = ChoiceField(choices=list(KINDS))
+    name: str
+    scope: str = described("the use that the state covers")
+    instead: str = described("the substitute that tests ran, or the gap; empty if it was run")
     state = StateField()
-    tests = serializers.ListField(child=serializers.CharField(), help_text="test files that showed it on the real part")
-    shown_at = serializers.DateTimeField(allow_null=True)
-    version = serializers.CharField(allow_null=True, help_text="version of Sluicegate that the tests ran")
-    card = serializers.CharField(allow_null=True, help_text="GPU of the GPU proof, if that proved it")
+    tests: list[str] = described("test files that showed it on the real part")
+    shown_at: datetime | None
+    version: str | None = described("version of Sluicegate that the tests ran")
+    card: str | None = described("GPU of the GPU proof, if that proved it")
 
 
 class CapabilitiesPage(OnePage):
-    results = CapabilityOut(many=True)
+    results: list[CapabilityOut]
 
 
 class CapabilitiesView(APIView):

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema, extend_schema_field
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import (
+    CharField,
+    ChoiceField,
+    IntegerField,
+    JSONField,
+    ModelSerializer,
+    SerializerMethodField,
+)
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, actor_of, read_body, version_or_any
 from accounts.api.responses import OnePage, versioned
+from accounts.api.shapes import described
 from ledger.core.errors import Invalid
 from ledger.queries import clock
 from serving.environments.core.reasons import LONGEST_REASON
@@ -22,35 +30,43 @@ from serving.traffic.core.gateway_standing import Standing, standing_of
 from serving.traffic.queries.gateways import gateway_states, get_gateway
 
 
-class GatewayOut(serializers.ModelSerializer[Gateway]):
-    environment = serializers.CharField(source="environment.slug")
-    state = serializers.SerializerMethodField(
+class GatewayOut(ModelSerializer[Gateway]):
+    environment = CharField(source="environment.slug")
+    state = SerializerMethodField(
         help_text="drained: it answers, and says that it is not ready; silent: no control plane has heard of it for 10 s"
     )
 
     class Meta:
         model = Gateway
         fields = [
-            "name", "environment", "version", "state", "http_url", "grpc_address", "seen_at", "drained_at", "drained_by",
+            "name",
+            "environment",
+            "version",
+            "state",
+            "http_url",
+            "grpc_address",
+            "seen_at",
+            "drained_at",
+            "drained_by",
             "drain_reason",
-        ]  # fmt: skip
+        ]
 
-    @extend_schema_field(serializers.ChoiceField(choices=[one.value for one in Standing]))
+    @extend_schema_field(ChoiceField(choices=[one.value for one in Standing]))
     def get_state(self, gateway: Gateway) -> str:
         return standing_of(gateway.seen_at, gateway.drained_at, clock.now())
 
 
 class GatewayStateOut(GatewayOut):
-    routes = serializers.IntegerField(help_text="of its environment")
-    acknowledged = serializers.IntegerField(help_text="of them, those that it follows as they are written")
-    refused = serializers.IntegerField(help_text="of them, those that it refused")
+    routes = IntegerField(help_text="of its environment")
+    acknowledged = IntegerField(help_text="of them, those that it follows as they are written")
+    refused = IntegerField(help_text="of them, those that it refused")
 
     class Meta(GatewayOut.Meta):
         fields = [*GatewayOut.Meta.fields, "routes", "acknowledged", "refused"]
 
 
 class GatewaysPage(OnePage):
-    results = GatewayStateOut(many=True)
+    results: list[GatewayStateOut]
 
 
 class GatewayIn(StrictSerializer):
@@ -67,13 +83,11 @@ class GatewayIn(StrictSerializer):
     certificate = PlainText(required=False, help_text="a file on the gateway's machine, as the two below")
     key = PlainText(required=False)
     authority = PlainText(required=False, help_text="who signed the control plane's certificate")
-    heap_mib = serializers.IntegerField(
-        required=False, allow_null=True, min_value=1, max_value=2**24, help_text="memory that its Envoy may hold"
-    )
+    heap_mib: int | None = described("memory that its Envoy may hold", required=False, min_value=1, max_value=2**24)
 
 
 class GatewayAddedOut(GatewayOut):
-    envoy = serializers.JSONField(help_text="the configuration to start its Envoy with: envoy -c FILE")
+    envoy = JSONField(help_text="the configuration to start its Envoy with: envoy -c FILE")
 
     class Meta(GatewayOut.Meta):
         fields = [*GatewayOut.Meta.fields, "envoy"]
@@ -115,12 +129,12 @@ class GatewaysView(APIView):
 
 
 class GatewayVerbIn(StrictSerializer):
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+    reason = CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
 
 
 class GatewayDrainIn(GatewayVerbIn):
-    is_confirmed = serializers.BooleanField(
-        required=False, default=False, help_text="needed where no other gateway of its environment is ready"
+    is_confirmed: bool = described(
+        "needed where no other gateway of its environment is ready", required=False, default=False
     )
 
 

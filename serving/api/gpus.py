@@ -2,55 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
-from rest_framework import serializers
-
-
-class XidOut(serializers.Serializer[Any]):
-    code = serializers.IntegerField()
-    at = serializers.DateTimeField(help_text="when the agent heard of it")
+from accounts.api.shapes import Shape, described
 
 
-class GpuOut(serializers.Serializer[Any]):
+class XidOut(Shape):
+    code: int
+    at: datetime = described("when the agent heard of it")
+
+
+class GpuOut(Shape):
     """A GPU or a MIG slice. Null is unknown, and `unknown` says why."""
 
-    uuid = serializers.CharField()
-    name = serializers.CharField(allow_null=True)
-    parent_uuid = serializers.CharField(allow_null=True, help_text="of a slice: its GPU")
-    faults = serializers.ListField(child=serializers.CharField(), help_text="of the hardware, as far as is known")
-    untold = serializers.ListField(
-        child=serializers.CharField(), help_text="what faults rest on and nobody told of: there may be one all the same"
-    )
-    busy_frac = serializers.FloatField(allow_null=True, help_text="of the time in which some kernel ran")
-    memory_used_bytes = serializers.IntegerField(allow_null=True)
-    memory_total_bytes = serializers.IntegerField(allow_null=True)
-    temperature_c = serializers.FloatField(allow_null=True)
-    temperature_margin_c = serializers.FloatField(allow_null=True, help_text="until it slows itself down")
-    power_w = serializers.FloatField(allow_null=True)
-    power_limit_w = serializers.FloatField(allow_null=True)
-    sm_clock_mhz = serializers.IntegerField(allow_null=True)
-    sm_clock_max_mhz = serializers.IntegerField(allow_null=True)
-    ecc_corrected = serializers.IntegerField(allow_null=True, help_text="since the driver was loaded")
-    ecc_uncorrected = serializers.IntegerField(allow_null=True, help_text="since the driver was loaded")
-    recovery_action = serializers.IntegerField(allow_null=True, help_text="as nvml.h has it; 0: none is called for")
-    pcie_width = serializers.IntegerField(allow_null=True)
-    pcie_width_max = serializers.IntegerField(allow_null=True)
-    row_remap_pending = serializers.BooleanField(allow_null=True)
-    row_remap_failed = serializers.BooleanField(allow_null=True)
-    is_sliced = serializers.BooleanField(allow_null=True, help_text="in MIG mode")
-    processes = serializers.IntegerField(
-        source="process_count", default=None, allow_null=True, help_text="how many compute on it"
-    )
-    xids = XidOut(many=True, allow_null=True)
-    unknown = serializers.DictField(child=serializers.CharField(), help_text="why, by field")
+    uuid: str
+    name: str | None
+    parent_uuid: str | None = described("of a slice: its GPU")
+    faults: list[str] = described("of the hardware, as far as is known")
+    untold: list[str] = described("what faults rest on and nobody told of: there may be one all the same")
+    busy_frac: float | None = described("of the time in which some kernel ran")
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    temperature_c: float | None
+    temperature_margin_c: float | None = described("until it slows itself down")
+    power_w: float | None
+    power_limit_w: float | None
+    sm_clock_mhz: int | None
+    sm_clock_max_mhz: int | None
+    ecc_corrected: int | None = described("since the driver was loaded")
+    ecc_uncorrected: int | None = described("since the driver was loaded")
+    recovery_action: int | None = described("as nvml.h has it; 0: none is called for")
+    pcie_width: int | None
+    pcie_width_max: int | None
+    row_remap_pending: bool | None
+    row_remap_failed: bool | None
+    is_sliced: bool | None = described("in MIG mode")
+    processes: int | None = described("how many compute on it", source="process_count", default=None)
+    xids: list[XidOut] | None
+    unknown: dict[str, str] = described("why, by field")
 
 
-class GpusOut(serializers.Serializer[Any]):
+class GpusOut(Shape):
     """A node's GPUs as its agent read them last."""
 
-    at = serializers.DateTimeField(source="gpus_read_at", allow_null=True)
-    why_unknown = serializers.CharField(
-        source="gpus_read_why_not", allow_blank=True, help_text="nothing is known of their state now; empty: it is"
-    )
+    at: datetime | None = described(source="gpus_read_at")
+    why_unknown: str = described("nothing is known of their state now; empty: it is", source="gpus_read_why_not")
     gpus = GpuOut(source="gpus_read.gpus", default=(), many=True)

@@ -2,86 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, ChoiceField, IntegerField
 from rest_framework.views import APIView
 
 from accounts.api.requests import (
     actor_of,
 )
 from accounts.api.responses import OnePage
+from accounts.api.shapes import Shape, described
 from serving.api.gpus import GpusOut
 from serving.targets.queries.fleet import fleet_of
 
 
-class OnNodeOut(serializers.Serializer[Any]):
+class OnNodeOut(Shape):
     """A replica; which one is told to those who may read its model."""
 
-    replica = serializers.IntegerField(source="replica.pk")
-    model = serializers.CharField(allow_blank=True)
-    release = serializers.CharField(allow_blank=True)
-    environment = serializers.CharField(source="replica.environment.slug")
-    state = serializers.CharField(source="replica.state")
-    is_serving = serializers.BooleanField(
-        source="server.is_serving",
-        default=False,
-        help_text="its server answered a real inference and is not known to be broken",
+    replica = IntegerField(source="replica.pk")
+    model: str
+    release: str
+    environment = CharField(source="replica.environment.slug")
+    state = CharField(source="replica.state")
+    is_serving: bool = described(
+        "its server answered a real inference and is not known to be broken", source="server.is_serving", default=False
     )
-    recoveries = serializers.IntegerField(source="replica.recoveries")
-    probed_at = serializers.DateTimeField(source="server.probed_at", default=None, allow_null=True)
-    drifted_files = serializers.IntegerField(allow_null=True, help_text="null: not compared yet")
-    declared_memory_mib = serializers.IntegerField(source="declared_mib", allow_null=True)
-    measured_memory_mib = serializers.IntegerField(
-        source="measured_mib", allow_null=True, help_text="of its server's processes; null: unknown"
-    )
-    attested = serializers.ChoiceField(
+    recoveries = IntegerField(source="replica.recoveries")
+    probed_at: datetime | None = described(source="server.probed_at", default=None)
+    drifted_files: int | None = described("null: not compared yet")
+    declared_memory_mib: int | None = described(source="declared_mib")
+    measured_memory_mib: int | None = described("of its server's processes; null: unknown", source="measured_mib")
+    attested = ChoiceField(
         choices=["attested", "wrong", "unknown"], help_text="whether the server runs what was signed"
     )
-    attested_why = serializers.CharField()
-    drain_asked_at = serializers.DateTimeField(source="replica.drain_asked_at", allow_null=True)
+    attested_why: str
+    drain_asked_at: datetime | None = described(source="replica.drain_asked_at")
 
 
-class NodeOut(serializers.Serializer[Any]):
+class NodeOut(Shape):
     """A machine with an agent. Null is unknown, never none."""
 
-    name = serializers.CharField(source="node.name")
-    state = serializers.ChoiceField(choices=["reachable", "silent"])
-    seen_at = serializers.DateTimeField(source="node.seen_at", allow_null=True)
-    cpu_cores = serializers.FloatField(source="known.cpu_cores", allow_null=True)
-    memory_mib = serializers.IntegerField(source="known.memory_mib", allow_null=True)
-    declared_memory_mib = serializers.IntegerField(
-        source="declared_mib", help_text="what the envelopes that you may read ask for, summed"
-    )
-    disk_mib = serializers.IntegerField(source="known.disk_mib", allow_null=True)
-    gpus = serializers.ListField(
-        source="known.gpus", child=serializers.CharField(), allow_null=True, help_text="empty: none; null: unknown"
-    )
-    gpus_read = GpusOut(source="*", help_text="what the GPUs said last")
-    driver = serializers.CharField(source="known.driver", allow_null=True)
-    containment = serializers.CharField()
-    static_server = serializers.CharField(
+    name = CharField(source="node.name")
+    state = ChoiceField(choices=["reachable", "silent"])
+    seen_at: datetime | None = described(source="node.seen_at")
+    cpu_cores: float | None = described(source="known.cpu_cores")
+    memory_mib: int | None = described(source="known.memory_mib")
+    declared_memory_mib: int = described("what the envelopes that you may read ask for, summed", source="declared_mib")
+    disk_mib: int | None = described(source="known.disk_mib")
+    gpus: list[str] | None = described("empty: none; null: unknown", source="known.gpus")
+    gpus_read: GpusOut = described("what the GPUs said last", source="*")
+    driver: str | None = described(source="known.driver")
+    containment: str
+    static_server: str | None = described(
+        "address:HTTP port:gRPC port of the server that somebody else runs, for which the node stands; null: its "
+        "agent starts servers",
         source="static.address",
         default=None,
-        allow_null=True,
-        help_text="address:HTTP port:gRPC port of the server that somebody else runs, for which the node stands; null: its "
-        "agent starts servers",
     )
-    runtimes = serializers.ListField(source="images", child=serializers.CharField(), help_text="image@digest")
-    measured_memory_mib = serializers.IntegerField(
-        source="measured_mib",
-        allow_null=True,
-        help_text="what all its servers hold; null: not all of them were measured",
+    runtimes: list[str] = described("image@digest", source="images")
+    measured_memory_mib: int | None = described(
+        "what all its servers hold; null: not all of them were measured", source="measured_mib"
     )
-    replica_count = serializers.IntegerField(help_text="all of them")
-    replicas = OnNodeOut(source="held", many=True, help_text="the newest first")
+    replica_count: int = described("all of them")
+    replicas: list[OnNodeOut] = described("the newest first", source="held")
 
 
 class NodesPage(OnePage):
-    results = NodeOut(many=True)
+    results: list[NodeOut]
 
 
 class NodesView(APIView):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import ChoiceField, IntegerField, ListField
 from rest_framework.views import APIView
 
 from accounts.api.requests import DocumentField, PlainText, StrictSerializer, actor_of, read_body
+from accounts.api.shapes import Shape, described
 from registry.core.engine_flavour import FLAVOURS
 from registry.core.folder_rules import MOST_MEMBERS
 from registry.core.formats.heads import MOST_PIECES
@@ -23,20 +24,20 @@ from serving.targets.queries.runtimes import offered_runtimes
 class PieceIn(StrictSerializer):
     """A range of a file."""
 
-    offset = serializers.IntegerField(min_value=0)
+    offset = IntegerField(min_value=0)
     base64 = PlainText(help_text="its bytes")
 
 
 class CheckedFileIn(StrictSerializer):
     path = PlainText()
-    size_bytes = serializers.IntegerField(min_value=0)
+    size_bytes = IntegerField(min_value=0)
     sha256 = PlainText(required=False, help_text="where it is known already: with all of them the digest is told")
     head = PlainText(required=False, help_text="the file's first bytes in base64")
-    pieces = serializers.ListField(
+    pieces = ListField(
         child=PieceIn(),
+        help_text="other ranges in which the header lies; with `head` at most 1.5 MiB of all files",
         required=False,
         max_length=MOST_PIECES,
-        help_text="other ranges in which the header lies; with `head` at most 1.5 MiB of all files",
     )
 
 
@@ -45,50 +46,45 @@ class CheckIn(StrictSerializer):
 
     problem_code = "invalid_check"
     document = DocumentField(help_text="release.yaml, as text or as JSON")
-    files = serializers.ListField(child=CheckedFileIn(), default=list, max_length=MOST_MEMBERS)
+    files = ListField(child=CheckedFileIn(), default=list, max_length=MOST_MEMBERS)
 
 
-class CheckProblemOut(serializers.Serializer[Any]):
-    file = serializers.CharField(allow_blank=True, help_text="in the release folder; empty: the folder as a whole")
-    line = serializers.IntegerField(allow_null=True, help_text="from 1")
-    column = serializers.IntegerField(allow_null=True, help_text="from 1")
-    field = serializers.CharField(allow_blank=True)
-    message = serializers.CharField()
-    fix = serializers.CharField(allow_blank=True)
+class CheckProblemOut(Shape):
+    file: str = described("in the release folder; empty: the folder as a whole")
+    line: int | None = described("from 1")
+    column: int | None = described("from 1")
+    field: str
+    message: str
+    fix: str
 
 
-class OfferedRuntimeOut(serializers.Serializer[Any]):
-    image = serializers.CharField()
-    server = serializers.CharField()
-    backends = serializers.ListField(child=serializers.CharField())
-    nodes = serializers.ListField(child=serializers.CharField(), help_text="that offer it")
+class OfferedRuntimeOut(Shape):
+    image: str
+    server: str
+    backends: list[str]
+    nodes: list[str] = described("that offer it")
 
 
-class CheckOut(serializers.Serializer[Any]):
+class CheckOut(Shape):
     """What is wrong with a release that is not there yet, and what can be told of it."""
 
-    is_fine = serializers.BooleanField(help_text="nothing is wrong, as far as headers tell")
-    problems = CheckProblemOut(many=True, help_text="the first 100, and one more that counts the rest")
-    digest = serializers.CharField(allow_null=True, help_text="that the release will have; needs every sha256")
-    waivers_needed = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
-    is_offered = serializers.BooleanField(allow_null=True, help_text="whether a node offers its runtime now")
-    runs_nowhere = serializers.CharField(
-        allow_blank=True, help_text="why no node can run it now, by the rules of the fit; empty if one may"
+    is_fine: bool = described("nothing is wrong, as far as headers tell")
+    problems: list[CheckProblemOut] = described("the first 100, and one more that counts the rest")
+    digest: str | None = described("that the release will have; needs every sha256")
+    waivers_needed = ListField(child=ChoiceField(choices=["code", "pickle"]))
+    is_offered: bool | None = described("whether a node offers its runtime now")
+    runs_nowhere: str = described("why no node can run it now, by the rules of the fit; empty if one may")
+    runtimes: list[OfferedRuntimeOut]
+    plan_tensorrt: str | None = described(
+        "the version that built the engine plan, by its header; null where it is not told"
     )
-    runtimes = OfferedRuntimeOut(many=True)
-    plan_tensorrt = serializers.CharField(
-        allow_null=True, help_text="the version that built the engine plan, by its header; null where it is not told"
-    )
-    plan_flavour = serializers.ChoiceField(
+    plan_flavour = ChoiceField(
         allow_null=True, choices=list(FLAVOURS), help_text="of the engine plan, by its header; null if it was not read"
     )
-    warnings = serializers.ListField(
-        child=serializers.CharField(),
-        help_text="one for each node with the runtime on which the engine plan cannot load",
-    )
-    suggested_serving = serializers.JSONField(help_text="{inputs, outputs}, or null")
-    document = serializers.JSONField(help_text="release.yaml as it was read; null where it holds no fields")
-    text = serializers.CharField(allow_null=True, help_text="the same as YAML")
+    warnings: list[str] = described("one for each node with the runtime on which the engine plan cannot load")
+    suggested_serving: Any = described("{inputs, outputs}, or null")
+    document: Any = described("release.yaml as it was read; null where it holds no fields")
+    text: str | None = described("the same as YAML")
 
 
 def _offers(runtime: dict[str, Any], asked: dict[str, Any]) -> bool:

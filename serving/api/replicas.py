@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import extend_schema, extend_schema_field
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, IntegerField, SerializerMethodField
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, actor_of, read_body, version_or_any
 from accounts.api.responses import OnePage, versioned
+from accounts.api.shapes import Shape, described
 from accounts.core.access import Verb, require
 from registry.queries import visible_release
 from serving.environments.core.reasons import LONGEST_REASON
@@ -24,47 +25,44 @@ from serving.traffic.core.admission import Source
 from serving.traffic.queries.admission import admissions_of
 
 
-class ReplicaOut(serializers.Serializer[Any]):
+class ReplicaOut(Shape):
     """One server that is to stay, or that is leaving."""
 
-    replica = serializers.IntegerField(source="key")
-    ordinal = serializers.IntegerField()
-    node = serializers.CharField()
-    answers = serializers.BooleanField(help_text="it answered a real inference and is not known to be broken")
-    has_failed = serializers.BooleanField()
-    is_leaving = serializers.BooleanField(help_text="it is drained, or another takes its place")
-    is_silent = serializers.BooleanField(
-        help_text="the agent of its node does not report: whether it answers is unknown"
-    )
-    is_set_aside = serializers.BooleanField(help_text="it is told to be unwell, and gateways send it nothing")
+    replica = IntegerField(source="key")
+    ordinal: int
+    node: str
+    answers: bool = described("it answered a real inference and is not known to be broken")
+    has_failed: bool
+    is_leaving: bool = described("it is drained, or another takes its place")
+    is_silent: bool = described("the agent of its node does not report: whether it answers is unknown")
+    is_set_aside: bool = described("it is told to be unwell, and gateways send it nothing")
 
 
-class AdmissionOut(serializers.Serializer[Any]):
+class AdmissionOut(Shape):
     """What gateways let through to one of its servers at once."""
 
-    in_flight = serializers.IntegerField(help_text="requests, from all gateways and over both protocols")
-    basis = serializers.ChoiceField(
-        [(one.value, one.value) for one in Source],
-        source="source",
-        help_text="proven by the capacity gate, declared by the envelope (limits.max_concurrency), measured by the load gate, "
+    in_flight: int = described("requests, from all gateways and over both protocols")
+    basis: Source = described(
+        "proven by the capacity gate, declared by the envelope (limits.max_concurrency), measured by the load gate, "
         "from the throughput of the envelope, or the default",
+        source="source",
     )
-    report = serializers.CharField(source="proof.report", default="", help_text="what proves a capacity, by its digest")
+    report: str = described("what proves a capacity, by its digest", source="proof.report", default="")
 
 
-class ReplicasOut(serializers.Serializer[Any]):
+class ReplicasOut(Shape):
     """A release in an environment."""
 
-    environment = serializers.CharField(source="environment.slug")
-    wanted = serializers.IntegerField(help_text="what was said, else the least that its envelope declares, else 1")
-    declared_min = serializers.IntegerField(source="declared.least", allow_null=True)
-    declared_max = serializers.IntegerField(source="declared.most", allow_null=True)
-    version = serializers.IntegerField(help_text="for If-Match; 0: nobody has said how many")
-    reason = serializers.CharField(allow_blank=True, help_text="what was said with the number")
-    changed_by = serializers.CharField(allow_blank=True)
-    answering = serializers.IntegerField(help_text="replicas that are to stay and are known to answer")
-    admission = serializers.SerializerMethodField()
-    replicas = ReplicaOut(many=True)
+    environment = CharField(source="environment.slug")
+    wanted: int = described("what was said, else the least that its envelope declares, else 1")
+    declared_min: int | None = described(source="declared.least")
+    declared_max: int | None = described(source="declared.most")
+    version: int = described("for If-Match; 0: nobody has said how many")
+    reason: str = described("what was said with the number")
+    changed_by: str
+    answering: int = described("replicas that are to stay and are known to answer")
+    admission = SerializerMethodField()
+    replicas: list[ReplicaOut]
 
     @extend_schema_field(AdmissionOut)
     def get_admission(self, plan: ReplicaPlan) -> dict[str, Any]:
@@ -72,21 +70,21 @@ class ReplicasOut(serializers.Serializer[Any]):
 
 
 class ReplicasPage(OnePage):
-    results = ReplicasOut(many=True)
+    results: list[ReplicasOut]
 
 
 class ScaleIn(StrictSerializer):
     environment = PlainText()
-    replicas = serializers.IntegerField(min_value=1, max_value=MOST_REPLICAS)
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+    replicas = IntegerField(min_value=1, max_value=MOST_REPLICAS)
+    reason = CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
 
 
 class ReplaceIn(StrictSerializer):
-    replica = serializers.IntegerField(min_value=1, max_value=2**63 - 1, help_text="of the release's replicas")
-    set_aside = serializers.BooleanField(
-        required=False, default=False, help_text="gateways send it nothing from now on; refused where no other answers"
+    replica: int = described("of the release's replicas", min_value=1, max_value=2**63 - 1)
+    set_aside: bool = described(
+        "gateways send it nothing from now on; refused where no other answers", required=False, default=False
     )
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+    reason = CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
 
 
 class ReplicasView(APIView):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from accounts.core.instants import EXAMPLES, read_instant
 from ledger.core.errors import Invalid
 from ledger.queries import clock
@@ -30,38 +29,36 @@ _ASKED = [
 ]
 
 
-class QuantileOut(serializers.Serializer[Any]):
-    value = serializers.FloatField(help_text="interpolated on a log scale")
-    low = serializers.FloatField(help_text="lower edge of the class that holds it")
-    high = serializers.FloatField(help_text="upper edge")
+class QuantileOut(Shape):
+    value: float = described("interpolated on a log scale")
+    low: float = described("lower edge of the class that holds it")
+    high: float = described("upper edge")
 
 
-class SeriesPointOut(serializers.Serializer[Any]):
-    at = serializers.DateTimeField(help_text="begin of the step")
-    unknown_s = serializers.FloatField(help_text="seconds without a reading")
-    counts = serializers.DictField(child=serializers.IntegerField(), help_text="empty without a reading")
-    rate_per_s = serializers.FloatField(allow_null=True, help_text="requests per second that was read")
-    error_frac = serializers.FloatField(
-        allow_null=True, help_text="failed first attempts of a release; else failed requests without those shed"
-    )
-    p50_ms = QuantileOut(allow_null=True)
-    p95_ms = QuantileOut(allow_null=True)
-    p99_ms = QuantileOut(allow_null=True, help_text="null: no answer, or above the last edge")
+class SeriesPointOut(Shape):
+    at: datetime = described("begin of the step")
+    unknown_s: float = described("seconds without a reading")
+    counts: dict[str, int] = described("empty without a reading")
+    rate_per_s: float | None = described("requests per second that was read")
+    error_frac: float | None = described("failed first attempts of a release; else failed requests without those shed")
+    p50_ms: QuantileOut | None
+    p95_ms: QuantileOut | None
+    p99_ms: QuantileOut | None = described("null: no answer, or above the last edge")
 
 
-class LineOut(serializers.Serializer[Any]):
-    name = serializers.CharField(help_text="release or tenant; empty: all users of the model")
-    key = serializers.CharField(help_text="digest of the release, or the tenant")
-    points = SeriesPointOut(many=True)
+class LineOut(Shape):
+    name: str = described("release or tenant; empty: all users of the model")
+    key: str = described("digest of the release, or the tenant")
+    points: list[SeriesPointOut]
 
 
-class SeriesOut(serializers.Serializer[Any]):
-    environment = serializers.CharField()
-    since = serializers.DateTimeField(help_text="begin of the first step")
-    until = serializers.DateTimeField(help_text="end of the last step; the minute under way is left out")
-    step_s = serializers.IntegerField()
-    whole = LineOut()
-    lines = LineOut(many=True)
+class SeriesOut(Shape):
+    environment: str
+    since: datetime = described("begin of the first step")
+    until: datetime = described("end of the last step; the minute under way is left out")
+    step_s: int
+    whole: LineOut
+    lines: list[LineOut]
 
 
 class SeriesView(APIView):

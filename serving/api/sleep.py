@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH_OR_ANY, PlainText, StrictSerializer, actor_of, read_body, version_or_any
 from accounts.api.responses import OnePage, versioned
+from accounts.api.shapes import Shape, described
 from ledger.core.errors import StateChanged
 from registry.queries import visible_model
 from serving.environments.core.reasons import LONGEST_REASON
@@ -26,58 +27,48 @@ _YIELD = "seconds without a request after which they are, where something else n
 _DEMAND = "a request wakes it; else somebody has to"
 
 
-class SleepOut(serializers.Serializer[Any]):
+class SleepOut(Shape):
     """A model in an environment in which it is served."""
 
-    environment = serializers.CharField(source="sleep.environment.slug")
-    version = serializers.IntegerField(source="sleep.version", help_text="for If-Match; 0: nothing was said of it")
-    unload_after_s = serializers.IntegerField(source="sleep.unload_after_s", allow_null=True, help_text=_UNLOAD)
-    yields_after_s = serializers.IntegerField(source="sleep.yields_after_s", allow_null=True, help_text=_YIELD)
-    loads_on_demand = serializers.BooleanField(source="sleep.loads_on_demand", help_text=_DEMAND)
-    reason = serializers.CharField(source="sleep.reason", allow_blank=True, help_text="what was said with the rule")
-    changed_by = serializers.CharField(source="sleep.changed_by", allow_blank=True)
-    state = serializers.ChoiceField([(one.value, one.value) for one in SleepState], source="sleep.state")
-    state_since = serializers.DateTimeField(
-        source="sleep.state_since", allow_null=True, help_text="null: it never slept"
+    environment = CharField(source="sleep.environment.slug")
+    version: int = described("for If-Match; 0: nothing was said of it", source="sleep.version")
+    unload_after_s: int | None = described(_UNLOAD, source="sleep.unload_after_s")
+    yields_after_s: int | None = described(_YIELD, source="sleep.yields_after_s")
+    loads_on_demand: bool = described(_DEMAND, source="sleep.loads_on_demand")
+    reason: str = described("what was said with the rule", source="sleep.reason")
+    changed_by: str = described(source="sleep.changed_by")
+    state: SleepState = described(source="sleep.state")
+    state_since: datetime | None = described("null: it never slept", source="sleep.state_since")
+    state_reason: str = described(source="sleep.state_reason")
+    state_by: str = described("who brought it there", source="sleep.state_by")
+    retry_after_s: int = described(
+        "while it sleeps: seconds after which callers are told to ask again", source="sleep.wake_s"
     )
-    state_reason = serializers.CharField(source="sleep.state_reason", allow_blank=True)
-    state_by = serializers.CharField(source="sleep.state_by", allow_blank=True, help_text="who brought it there")
-    retry_after_s = serializers.IntegerField(
-        source="sleep.wake_s", help_text="while it sleeps: seconds after which callers are told to ask again"
+    trouble: str = described("why it does not wake or fall asleep, or stays loaded", source="sleep.trouble")
+    quiet_since: datetime | None = described(
+        "no request was counted since; null: not known", source="sleep.quiet_since"
     )
-    trouble = serializers.CharField(
-        source="sleep.trouble", allow_blank=True, help_text="why it does not wake or fall asleep, or stays loaded"
-    )
-    quiet_since = serializers.DateTimeField(
-        source="sleep.quiet_since", allow_null=True, help_text="no request was counted since; null: not known"
-    )
-    kept_awake = serializers.CharField(allow_blank=True, help_text="why it is awake; empty where it sleeps, or may now")
-    needs = serializers.ListField(child=serializers.CharField(), help_text="what keeps it awake now")
-    declared_mib = serializers.IntegerField(help_text="host memory that its servers there declare together")
-    measured_mib = serializers.IntegerField(
-        allow_null=True, help_text="that they hold, as their agents measured last; null: none was measured"
-    )
+    kept_awake: str = described("why it is awake; empty where it sleeps, or may now")
+    needs: list[str] = described("what keeps it awake now")
+    declared_mib: int = described("host memory that its servers there declare together")
+    measured_mib: int | None = described("that they hold, as their agents measured last; null: none was measured")
 
 
 class SleepPage(OnePage):
-    results = SleepOut(many=True)
+    results: list[SleepOut]
 
 
 class _WhereIn(StrictSerializer):
     environment = PlainText()
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+    reason = CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
 
 
 class SleepRuleIn(_WhereIn):
     """What is left out is off: it never sleeps, yields to nobody, and is loaded on demand."""
 
-    unload_after_s = serializers.IntegerField(
-        min_value=LEAST_S, max_value=MOST_S, required=False, default=None, allow_null=True, help_text=_UNLOAD
-    )
-    yields_after_s = serializers.IntegerField(
-        min_value=LEAST_S, max_value=MOST_S, required=False, default=None, allow_null=True, help_text=_YIELD
-    )
-    loads_on_demand = serializers.BooleanField(required=False, default=True, help_text=_DEMAND)
+    unload_after_s: int | None = described(_UNLOAD, min_value=LEAST_S, max_value=MOST_S, required=False, default=None)
+    yields_after_s: int | None = described(_YIELD, min_value=LEAST_S, max_value=MOST_S, required=False, default=None)
+    loads_on_demand: bool = described(_DEMAND, required=False, default=True)
 
 
 class SleepWhereIn(_WhereIn):
@@ -107,9 +98,13 @@ class SleepsView(APIView):
         model, environment = visible_model(actor, slug), get_environment(data.pop("environment"))
         reason, version = data.pop("reason"), version_or_any(request)
         rule_sleep(
-            actor=actor, model=model, environment=environment, rule=SleepRule(**data), reason=reason,
+            actor=actor,
+            model=model,
+            environment=environment,
+            rule=SleepRule(**data),
+            reason=reason,
             expected_version=version,
-        )  # fmt: skip
+        )
         return _answer(slug, request, environment.slug)
 
 

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, ChoiceField, DateTimeField
 from rest_framework.views import APIView
 
 from accounts.api.requests import PlainText, StrictSerializer, actor_of, read_body
 from accounts.api.responses import OnePage
+from accounts.api.shapes import Shape, described
 from serving.environments.core.reasons import LONGEST_REASON
 from serving.targets import queries
 from serving.targets.actions.static_servers import list_server, remove_server
 from serving.targets.core.static_servers import NOTHING
-from serving.targets.queries.static_servers import ServerState, ServerView, servers_of
+from serving.targets.queries.static_servers import ServerState, servers_of
 
 
-class ListedServerOut(serializers.Serializer[ServerView]):
+class ListedServerOut(Shape):
     """A server that its owner runs."""
 
-    name = serializers.CharField()
-    address = serializers.CharField(help_text="address:HTTP port:gRPC port")
-    kind = serializers.CharField(source="server.kind", help_text="the name that it must state; empty: any")
-    loads = serializers.CharField(source="server.loads")
-    runtime = serializers.CharField(source="server.runtime")
-    state = serializers.ChoiceField(choices=list(ServerState))
-    says = serializers.CharField(help_text="the state as a sentence")
-    releases = serializers.ListField(
-        child=serializers.CharField(), help_text="those that it has, of models that you may see"
-    )
-    seen_at = serializers.DateTimeField(source="server.node.seen_at", allow_null=True)
-    listed_by = serializers.CharField(source="server.listed_by")
-    listed_at = serializers.DateTimeField(source="server.listed_at")
+    name: str
+    address: str = described("address:HTTP port:gRPC port")
+    kind: str = described("the name that it must state; empty: any", source="server.kind")
+    loads = CharField(source="server.loads")
+    runtime = CharField(source="server.runtime")
+    state = ChoiceField(choices=list(ServerState))
+    says: str = described("the state as a sentence")
+    releases: list[str] = described("those that it has, of models that you may see")
+    seen_at: datetime | None = described(source="server.node.seen_at")
+    listed_by = CharField(source="server.listed_by")
+    listed_at = DateTimeField(source="server.listed_at")
 
 
 class ListedServersPage(OnePage):
-    results = ListedServerOut(many=True)
+    results: list[ListedServerOut]
 
 
 class ListedServerIn(StrictSerializer):
@@ -55,7 +55,7 @@ class ListedServerIn(StrictSerializer):
 
 
 class ServerReasonIn(StrictSerializer):
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+    reason = CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
 
 
 class ListedServersView(APIView):

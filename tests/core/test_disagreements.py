@@ -1,4 +1,4 @@
-"""Golden answers that differ, and tensors by layer: pure parts of a comparison."""
+"""Golden answers that differ: pure parts of a comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.core.tensor_groups import MOST_GROUPS, MOST_NAMED, changed_layers, grouped, layer_of
 from validators.core.compare import Paired, drop_interval, is_not_worse, worse_p
 from validators.core.disagreements import LONGEST_TEXT, AnswerList, How, differing, disagreements
 
@@ -55,19 +54,3 @@ def test_the_interval_of_a_drop_holds_what_the_tests_do_not_refute(n: int, lost:
     low, high = drop_interval(paired, confidence=0.9)
     assert low - 1e-4 <= paired.drop <= high + 1e-4
     assert worse_p(paired, low + 1e-3) >= 0.05 and not is_not_worse(paired, high - 1e-3, confidence=0.95)
-
-
-def test_tensors_are_grouped_by_layer_within_bounds() -> None:
-    assert [layer_of(name) for name in ("model.layers.10.attn.q", "model.embed.weight", "w", "0.w", "a/1/b")] == [
-        "model.layers.10", "model.embed", "(top)", "0", "a.1"
-    ]  # fmt: skip
-    names = [f"layers.{i}.w{j}" for i in (10, 2) for j in range(MOST_NAMED + 5)]
-    groups, more = grouped([name, "FP16", [2]] for name in names)
-    assert [group.name for group in groups] == ["layers.2", "layers.10"] and not more
-    assert groups[0].count == MOST_NAMED + 5 and len(groups[0].named) == MOST_NAMED
-    before = {f"l.{i}.w": [f"l.{i}.w", "FP32", [2]] for i in range(MOST_GROUPS + 7)}
-    after = {name: [name, "INT8", [2]] for name in before} | {"l.0.b": ["l.0.b", "FP32", []]}
-    layers, more = changed_layers(before, after)
-    assert (len(layers), more) == (MOST_GROUPS, 7) and (layers[0].changed, layers[0].added) == (1, 1)
-    assert layers[0].named[0] == ("changed", "l.0.w", "FP32 [2]", "INT8 [2]")
-    assert changed_layers(before, before) == ([], 0)

@@ -71,7 +71,7 @@ def test_it_is_against_what_is_served_where_something_is_and_values_are_json(
     )
     shown = page(member, 1)
     assert "What r1 changes against r2" in shown and "r2 is what Production serves now." in shown
-    assert "{&#x27;" not in shown and "By layer: " in shown
+    assert "{&#x27;" not in shown and "The first that differ" in shown
     assert "serves now" not in page(member, 2, "?against=r1")
 
 

@@ -70,7 +70,7 @@ def test_a_text_shows_what_hides_in_it_and_nothing_of_it_is_markup(member: Clien
     assert "2 hidden characters (line 2: U+202E, U+2066)" in page and "in another order" in page
     assert '<span class="k-hid" title="RIGHT-TO-LEFT OVERRIDE">U+202E</span>' in page
     assert "\u202e" not in page and "<script>alert" not in page and "&lt;script&gt;" in page
-    assert '<span class="k-k">import</span>' in page and 'class="k-tab"' in page
+    assert 'class="k-tab"' in page
     assert "204 more characters" in page and 'id="L4"' in page and 'data-n="4"' in page
 
 

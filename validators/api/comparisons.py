@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.queries import visible_release
@@ -20,28 +20,28 @@ from validators.queries.disagreements import disagreements_of
 MOST_ROWS = 1000
 
 
-class DisagreementOut(serializers.Serializer[Any]):
-    position = serializers.IntegerField(help_text="of the item in the golden set, from 0")
-    id = serializers.CharField()
-    slice = serializers.CharField()
-    text = serializers.CharField(help_text="its inputs; the beginning of what is long")
-    right = serializers.JSONField(source="label", help_text="a class's index or name")
-    old = serializers.JSONField(help_text="what the older release answered")
-    new = serializers.JSONField(help_text="what the newer release answered")
-    how = serializers.ChoiceField(choices=[how.value for how in How])
+class DisagreementOut(Shape):
+    position: int = described("of the item in the golden set, from 0")
+    id: str
+    slice: str
+    text: str = described("its inputs; the beginning of what is long")
+    right: Any = described("a class's index or name", source="label")
+    old: Any = described("what the older release answered")
+    new: Any = described("what the newer release answered")
+    how: How
 
 
-class DisagreementsOut(serializers.Serializer[Any]):
+class DisagreementsOut(Shape):
     """Items that two releases answer differently, by their newest reports."""
 
-    why_not = serializers.CharField(help_text="why nothing can be told; empty where something is")
-    items = serializers.IntegerField(help_text="that both were asked")
-    total = serializers.IntegerField(help_text="on which they differ")
-    read = serializers.IntegerField(help_text="of these, those that the counts below are of")
-    by_how = serializers.DictField(child=serializers.IntegerField())
-    by_slice = serializers.DictField(child=serializers.IntegerField())
-    matching = serializers.IntegerField(help_text="those that `how` and `slice` name")
-    rows = DisagreementOut(many=True, help_text="the first of them")
+    why_not: str = described("why nothing can be told; empty where something is")
+    items: int = described("that both were asked")
+    total: int = described("on which they differ")
+    read: int = described("of these, those that the counts below are of")
+    by_how: dict[str, int]
+    by_slice: dict[str, int]
+    matching: int = described("those that `how` and `slice` name")
+    rows: list[DisagreementOut] = described("the first of them")
 
 
 class DisagreementsView(APIView):

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from registry.queries import visible_model
 from validators.queries.policy_explained import demands_of
 
 
-class DemandOut(serializers.Serializer[Any]):
+class DemandOut(Shape):
     """A threshold of a gate."""
 
-    gate = serializers.CharField()
-    field = serializers.CharField(help_text="of the gate policy, such as load.slo_ms")
-    demands = serializers.CharField(help_text="one sentence")
-    certifies = serializers.CharField(help_text="what a pass says, and what it does not")
-    least_s = serializers.FloatField(allow_null=True, help_text="seconds that it takes at least; null: nobody can tell")
-    most_s = serializers.FloatField(allow_null=True, help_text="seconds after which it ends anyway")
+    gate: str
+    field: str = described("of the gate policy, such as load.slo_ms")
+    demands: str = described("one sentence")
+    certifies: str = described("what a pass says, and what it does not")
+    least_s: float | None = described("seconds that it takes at least; null: nobody can tell")
+    most_s: float | None = described("seconds after which it ends anyway")
 
 
-class GatePolicyOut(serializers.Serializer[Any]):
+class GatePolicyOut(Shape):
     """A model's gate policy as it would judge now."""
 
-    policy_digest = serializers.CharField()
-    gate_timeout_s = serializers.FloatField(help_text="a gate that takes longer is errored")
-    demands = DemandOut(many=True, help_text="in the order in which the gates run")
+    policy_digest: str
+    gate_timeout_s: float = described("a gate that takes longer is errored")
+    demands: list[DemandOut] = described("in the order in which the gates run")
 
 
 class GatePolicyView(APIView):

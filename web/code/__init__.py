@@ -1,1 +1,1 @@
-"""Text of a release as a page shows it: coloured within bounds, and with what hides made visible."""
+"""Text of a release as a page shows it, with what hides made visible."""

@@ -1,4 +1,4 @@
-"""The files of a release: their tree, a file as text, and its headers."""
+"""The files of a release: their tree, one as text, and what headers say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from accounts.api.requests import actor_of
 from accounts.core.addresses import API
 from registry.core.formats import kind_of
 from registry.core.lifecycle import FileRole
-from registry.core.tensor_groups import grouped
 from registry.core.text_diff import lines_of
 from registry.models import ReleaseFile
 from registry.queries import get_file
@@ -25,7 +24,6 @@ from registry.queries.file_headers import remembered_facts
 from registry.queries.file_text import text_of
 from registry.queries.reviews import comments_of
 from web.code.hidden import warning_of
-from web.code.highlight import lexer_of, pieces_of
 from web.code.lines import html_of
 from web.pages.release_frame import frame, readable_release
 
@@ -43,7 +41,7 @@ def files(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """The tree, code first; `?q=` narrows it to paths that hold the words."""
     found = readable_release(actor_of(request), slug, number)
     wanted = request.GET.get("q", "").strip()
-    is_read_later = Case(When(role=FileRole.CODE.value, then=0), default=1)  # a reviewer reads code first
+    is_read_later = Case(When(role=FileRole.CODE.value, then=0), default=1)  # code is what a reviewer reads first
     rows = found.files.select_related("blob").order_by(is_read_later, "path")
     rows = rows.filter(path__icontains=wanted.replace("\0", "")) if wanted else rows
     page = Paginator(rows, FILES_PER_PAGE).get_page(request.GET.get("page"))
@@ -74,19 +72,15 @@ def file(request: HttpRequest, slug: str, number: int, path: str) -> HttpRespons
 
 def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
     """The page of lines that is asked for (`?page=`), the warning of all of them, and why there are none."""
-    read = text_of(held.blob, is_named_text=bool(lexer_of(held.path)))
+    read = text_of(held.blob, is_named_text=held.role == FileRole.CODE.value)
     if read.text is None:
         return {"why_not": read.why_not}
     text = read.text.removeprefix("\ufeff")
     ends = "Windows line ends" if text.count("\r\n") and text.count("\r\n") == text.count("\n") else ""
     lines = lines_of(text.replace("\r\n", "\n") if ends else text)
-    coloured = pieces_of(lines, held.path) if read.is_whole else None
     page = Paginator(lines, LINES_PER_PAGE).get_page(request.GET.get("page"))
     first = page.start_index() if lines else 1
-    rows = [
-        NumberedLine(at, html_of(line, coloured[at - 1] if coloured and at <= len(coloured) else None))
-        for at, line in enumerate(page, first)
-    ]
+    rows = [NumberedLine(at, html_of(line)) for at, line in enumerate(page, first)]
     return {
         "lines": rows,
         "line_pages": page,
@@ -94,23 +88,18 @@ def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
         "is_whole": read.is_whole,
         "warning": warning_of(lines),
         "ends": ends,
-        "is_plain": coloured is None and bool(lexer_of(held.path)),
     }
 
 
 def _header(held: ReleaseFile) -> dict[str, Any]:
-    """Facts from the file's header, its tensors by layer; empty for a file without a read header."""
+    """What the file says of itself, its tensors; nothing where its header was not read or says nothing."""
     kind = kind_of(held.path)
     known = remembered_facts({held.blob_id}).get((held.blob_id, kind))
     if not known:
         return {}
-    groups, more = grouped(known.get("tensors", ()))
     rest = {name: value for name, value in known.items() if name not in {"tensors", "inputs", "outputs"}}
     return {
         "kind": kind,
-        "tensor_count": len(known.get("tensors", ())),
-        "groups": groups,
-        "groups_left_off": more,
-        "sides": [(side, known[side]) for side in ("inputs", "outputs") if known.get(side)],
+        "sides": [(side, known[side]) for side in ("inputs", "outputs", "tensors") if known.get(side)],
         "rest": rest,
     }
