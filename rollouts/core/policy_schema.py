@@ -138,7 +138,7 @@ _POLICY = Record(
 
 
 def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
-    """The policy that a JSON object states on top of its preset (`standard` if it names none), as somebody asks for it.
+    """The policy of a JSON object on top of its preset (`standard` if it names none), from a caller.
 
     Where `guards` is absent, errors are guarded, and slow requests and wrong answers if the model's `objectives` name them.
 
@@ -294,7 +294,7 @@ def _thresholds(
 
 
 def check_objectives(objectives: Mapping[str, Any], _: Mapping[str, Any]) -> None:
-    """Raises Invalid if gateways cannot count what the objectives call slow."""
+    """Raises Invalid if gateways cannot count the slow requests of the objectives."""
     threshold = (objectives.get("slow") or {}).get("threshold_ms")
     if isinstance(threshold, int | float) and (problem := _no_edge("slow.threshold_ms", threshold)):
         raise _invalid([problem])

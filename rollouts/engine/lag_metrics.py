@@ -48,7 +48,7 @@ class LagFigures:
 
 
 class LagMetrics:
-    """Collects the figures, and tells them once a minute: as a line of the log, and in a file where one is wanted."""
+    """Collects the figures, and writes them once a minute: to the log, and to a file if configured."""
 
     def __init__(self, owner: str, file: Path | None = None) -> None:
         self.owner, self.file = owner, file
@@ -58,7 +58,7 @@ class LagMetrics:
         self._told_at: datetime | None = None
 
     def turn(self, now: datetime, lags: Sequence[float], turn_s: float) -> LagFigures | None:
-        """Takes a turn in, with the lag of each of its ticks. The figures, when it is time to tell them."""
+        """Adds a turn, with the lag of each of its ticks. Returns the figures once a minute."""
         self._lags += lags
         self._turns.append(turn_s)
         TURN_SECONDS.observe(turn_s)
@@ -76,7 +76,7 @@ class LagMetrics:
         return figures
 
     def figures(self, now: datetime) -> LagFigures:
-        """Of what was taken in since they were last told."""
+        """Figures since the last report."""
         lags, turns = sorted(self._lags), sorted(self._turns)
         of_lags = [_quantile(lags, share) for share in (0.5, 0.99, 1)]
         of_turns = [_quantile(turns, share) for share in (0.5, 0.99, 1)]

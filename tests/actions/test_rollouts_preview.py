@@ -271,7 +271,7 @@ def test_people_that_are_needed_and_a_policy_that_changed() -> None:
     manager = make_actor(Role.RELEASE_MANAGER)
     assert codes(candidate, {"approvals": {"bake": 1}})["approval_needed"] == "note"
     said = message(candidate, "approval_needed", {"approvals": {"start": 1, "bake": 1}})
-    assert said == f"It takes approvals, 1 for start and 1 for bake; those who may: {manager.name}."
+    assert said == f"It takes approvals, 1 for start and 1 for bake; approvers: {manager.name}."
     assert codes(candidate, {"approvals": {"start": 1}}, actor=manager)["approval_needed"] == "warning"  # not oneself
     put(started(candidate=candidate), "rolled_back")
     assert "policy_changed" not in codes(candidate)

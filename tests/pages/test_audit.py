@@ -181,7 +181,10 @@ def test_the_whole_is_checked_by_a_worker_and_the_page_goes_on_from_there(
     assert (event.verb, event.actor) == ("log.checked", "root")
     assert event.facts == {"events": count, "head_seq": count, "head": noted.hash, "breaks": []}
     page = squeezed(client.get(reverse("audit_verify")).content.decode())
-    assert f"1 event, {count + 1} to {count + 1}" in page and f"This check continues from event {count} with the hash" in page
+    assert (
+        f"1 event, {count + 1} to {count + 1}" in page
+        and f"This check continues from event {count} with the hash" in page
+    )
     assert f"Events 1 to {count}, the recorded end of the log," in page and f"{count}:{noted.hash}" in page
 
 

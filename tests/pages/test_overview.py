@@ -298,7 +298,7 @@ def test_a_model_behind_gateways_that_nobody_reads_is_not_healthy(
     assert "unknown since" in page and "/s now" not in page and "no requests" not in page
     assert '<span class="badge bad"' in page
     if address == "overview":
-        assert f"Production: {title}" in page and "nobody knows whether users of 1 model are served" in page
+        assert f"Production: {title}" in page and "it is unknown whether users of 1 model are served" in page
 
 
 @pytest.mark.parametrize("requests", [0, 60])

@@ -94,7 +94,7 @@ def test_code_is_said_first_with_what_to_read_and_who_may_allow_it(member: Clien
         member, "release_files"
     )
     its_page = reverse("release_file", args=["sentiment", 1, "artifact/model.py"])
-    assert f'<a href="{its_page}"><code>artifact/model.py</code></a>' in page and "holds what a reader does not" in page
+    assert f'<a href="{its_page}"><code>artifact/model.py</code></a>' in page and "contains hidden characters" in page
     assert "No server loads it and no gate runs" in page and "a waiver for code" in page
     assert "Run the gates" not in page and "Roll it out…" not in page and "no release manager has waived it" in page
     assert "Record the waiver" not in page and f'href="{reverse("approvals")}"' in page
