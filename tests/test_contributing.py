@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,11 @@ def test_a_gap_in_the_numbers_of_the_decision_records_is_explained() -> None:
     gaps = set(range(1, max(numbers) + 1)) - numbers
     explained = {int(number) for number in re.findall(r"no record (\d{4})", (folder / "README.md").read_text())}
     assert gaps == explained
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_rooms_are_told_in_their_order(page: str) -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [rooms] = [one["layers"] for one in contracts if one["name"] == "Rooms import downwards only"]
+    assert f"`{' → '.join(rooms)}`" in (ROOT / page).read_text()
+    assert page == "CONTRIBUTING.md" or all(f"`{room}`" in (ROOT / page).read_text() for room in rooms)

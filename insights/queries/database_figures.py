@@ -183,10 +183,10 @@ def gate_durations() -> Values:
 
 @_figure("sluicegate_objective_ratio", _GAUGE, "Largest share that the objective allows.", *_PLACE, "indicator")
 def objectives() -> Values:
-    """The largest share that a routed model allows, by indicator: `errors`, `slow`, `wrong`."""
+    """The largest share that a routed model allows, by indicator."""
     found: dict[tuple[str, ...], float | Buckets] = {}
     for environment, model, told in Route.objects.values_list("environment__slug", "model__slug", "model__objectives"):
-        shares = {name: told.get(name, {}).get("max_frac") for name in ("slow", "wrong")}
+        shares = {name: one.get("max_frac") for name, one in told.items() if isinstance(one, dict)}
         for indicator, share in {"errors": told.get("errors_max_frac"), **shares}.items():
             if share is not None:
                 found[environment, model, indicator] = float(share)

@@ -38,7 +38,7 @@ class ModelOut(Shape):
     title: str
     description: str
     contract: Any = described("{inputs: [{name, data_type, dims}], outputs: […]}")
-    objectives: Any = described("{errors_max_frac, slow: {threshold_ms, max_frac}}")
+    objectives: Any = described("{errors_max_frac, slow: {threshold_ms, max_frac}, first_token, stalled}")
     gate_policy: Any
     rollout_policy: Any
     traffic_policy: Any = described(

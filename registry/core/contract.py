@@ -17,26 +17,29 @@ _LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.traffic
 _WAIT: Final = Number(above=True, most=_LONGEST_S, unit="seconds")
 #: Models have pages at /models/<name>/, and these are others.
 _TAKEN: Final = frozenset({"new"})
+_TIMES: Final = Record(
+    {
+        "threshold_ms": need(Number(above=True, most=3_600_000, unit="milliseconds")),
+        "max_frac": need(Number(most=1)),
+    }
+)
 #: An objective that is not stated is not watched; a time-out that is not stated is the installation's.
 OBJECTIVES: Final = Record(
     {
         "timeout_s": may(_WAIT),  # what a user waits for at most
         "attempt_timeout_s": may(_WAIT),  # what one attempt may take before stable is asked instead
         "errors_max_frac": may(Number(most=1)),
-        "slow": may(
-            Record(
-                {
-                    "threshold_ms": need(Number(above=True, most=3_600_000, unit="milliseconds")),
-                    "max_frac": need(Number(most=1)),
-                }
-            )
-        ),
+        "slow": may(_TIMES),
+        "first_token": may(_TIMES),  # of streams: until the first text
+        "stalled": may(_TIMES),  # of streams: the largest gap between texts
         "wrong": may(Record({"max_frac": need(Number(most=1))})),
     },
     elsewhere={
         "max_error_frac": "Write errors_max_frac.",
         "slow_ms": "Write slow: {threshold_ms: …, max_frac: …}.",
         "max_slow_frac": "Write slow: {threshold_ms: …, max_frac: …}.",
+        "ttft_ms": "Write first_token: {threshold_ms: …, max_frac: …}.",
+        "itl_ms": "Write stalled: {threshold_ms: …, max_frac: …}.",
     },
 )
 _POLICY: Final = Object(Json())  # read and checked where policies are used

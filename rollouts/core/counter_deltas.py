@@ -41,6 +41,10 @@ class Counts:
         """Returns the number of attempts of which it is known whether they took longer than this threshold."""
         return self.bad.get(TIMED, self.attempts) + self.bad.get(given_up_after(point), 0)
 
+    def measured_at(self, point: str, measure: str) -> int:
+        """Returns the number of streams of which it is known whether this measure was over the threshold."""
+        return self.bad.get(measure, 0) + self.bad.get(given_up_after(point), 0)
+
     def __add__(self, other: Counts) -> Counts:
         bad = dict(self.bad)
         for name, count in other.bad.items():

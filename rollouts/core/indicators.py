@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from rollouts.core.counter_deltas import ERRORS, REFUSED, Counts
+from serving.ports import FIRST_TEXT, LARGEST_GAP
 
 Objectives = Mapping[str, Any]
 
@@ -38,6 +39,7 @@ class Indicator:
         by_default: (objectives, policy) → whether a policy without guards has one on it.
         attempts: (counts, counter of the guard) → the attempts that the bad ones are counted among.
         has_thresholds: it measures time, and counts attempts above thresholds.
+        measure: the measure of streams (`ArmCounters.streams`) that has thresholds; empty: the time of whole attempts.
         is_failure: it counts attempts that failed. Gateways retry these on stable and count them by replica.
         is_callers: any caller can cause it, so no stage waits for its proof. Only the releases are compared.
         spends: whether a bad attempt spends the budget of bad requests.
@@ -56,12 +58,28 @@ class Indicator:
     by_default: Callable[[Objectives, Mapping[str, Any]], bool] = lambda objectives, policy: False
     attempts: Callable[[Counts, str], int] = lambda counts, name: counts.attempts
     has_thresholds: bool = False
+    measure: str = ""
     is_failure: bool = False
     is_callers: bool = False
     spends: bool = False
     beyond_mix: float = 0.05
     bins_to_page: int = 12
     holds_undo: bool = True
+
+
+def _of_streams(name: str, words: str, measure: str) -> Indicator:
+    return Indicator(
+        name=name,
+        source=Source.GATEWAY,
+        words=words,
+        ratio=1.5,
+        plus_frac=0.005,
+        by_default=lambda objectives, policy: bool(objectives.get(name)),
+        attempts=lambda counts, point: counts.measured_at(point, measure),
+        has_thresholds=True,
+        measure=measure,
+        beyond_mix=0.5,
+    )
 
 
 INDICATORS: Final[dict[str, Indicator]] = {
@@ -89,6 +107,8 @@ INDICATORS: Final[dict[str, Indicator]] = {
             has_thresholds=True,
             beyond_mix=0.5,  # large requests may well be slow, but they do not fail
         ),
+        _of_streams("first_token", "streams with a late first token", FIRST_TEXT),
+        _of_streams("stalled", "stalled streams", LARGEST_GAP),
         Indicator(
             name=REFUSED,
             source=Source.GATEWAY,

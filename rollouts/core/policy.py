@@ -18,6 +18,8 @@ from rollouts.core.indicators import ALL, Indicator
 from rollouts.core.indicators import Source as Source
 
 FULL_BP = 10_000
+#: A counter above a threshold: its name, the threshold in µs, and what is measured (`Indicator.measure`).
+Edge = tuple[str, int, str]
 
 
 class OnUndecided(StrEnum):
@@ -92,11 +94,9 @@ class Guard:
     max_frac: float
     roll_back_over: Tolerance
     promote_within: Tolerance
-    threshold_us: int = 0  # of slow: the objective's own edge
-    thresholds_us: tuple[int, ...] = ()  # of slow: where exceedances are counted; their e-values are averaged
-    alpha: float | None = (
-        None  # its own share of the false-rollback chance over the whole rollout; None: an equal share
-    )
+    threshold_us: int = 0  # of an indicator of time: the objective's own edge
+    thresholds_us: tuple[int, ...] = ()  # likewise: where exceedances are counted; their e-values are averaged
+    alpha: float | None = None  # its own share of the false-rollback chance over the whole rollout; None: an equal one
     is_critical: bool = True
     must_have_data: bool = True
     is_dry_run: bool = False
@@ -112,13 +112,18 @@ class Guard:
     def name(self) -> str:
         """`errors`, `wrong`, `slow_250ms` or `external_checkout`."""
         if self.kind.has_thresholds:
-            return slow_name(self.threshold_us)
+            return point_name(self.indicator, self.threshold_us)
         return f"{self.indicator}_{self.label}" if self.source is Source.PROMETHEUS else self.indicator
 
     @property
     def points(self) -> tuple[str, ...]:
         """The names of the counters with averaged evidence."""
-        return tuple(slow_name(one) for one in self.thresholds_us) or (self.name,)
+        return tuple(point_name(self.indicator, one) for one in self.thresholds_us) or (self.name,)
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The gateways' counters above its thresholds; none if it has no thresholds."""
+        return tuple((name, one, self.kind.measure) for name, one in zip(self.points, self.thresholds_us, strict=False))
 
     @property
     def source(self) -> Source:
@@ -139,14 +144,14 @@ class Guard:
     def words_at(self, point: str) -> str:
         """Likewise of the counter of this name, which may be another threshold."""
         if self.kind.has_thresholds:
-            threshold_us = next((one for one in self.thresholds_us if slow_name(one) == point), self.threshold_us)
+            threshold_us = next((us for name, us, _ in self.edges if name == point), self.threshold_us)
             return f"{self.kind.words} (over {threshold_us / 1000:g} ms)"
         return self.kind.words or self.label.replace("_", " ")
 
 
-def slow_name(threshold_us: int) -> str:
+def point_name(indicator: str, threshold_us: int) -> str:
     """`slow_250ms`: the counter of attempts that took longer than this."""
-    return f"slow_{threshold_us / 1000:g}ms"
+    return f"{indicator}_{threshold_us / 1000:g}ms"
 
 
 @dataclass(frozen=True)

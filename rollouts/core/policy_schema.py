@@ -52,11 +52,12 @@ from serving.traffic.core.buckets import EDGES_US
 from serving.traffic.core.promql import mistakes
 
 MOST_FOLLOWED = 256  # policies of rollouts that this process remembers as they are followed
+_TIMED = [one.name for one in INDICATORS.values() if one.has_thresholds]
 _SECONDS = Number(0, 30 * 86_400, unit="seconds")
 _DEADLINE = Number(0, 30 * 86_400, above=True, unit="seconds")
 _SHARE = Number(0, 1)
 _ALPHA = Number(0, 0.5, above=True)
-_MS = Number(0, 10_000, above=True, unit="milliseconds")
+_MS = Number(0, EDGES_US[-1] / 1000, above=True, unit="milliseconds")
 _STAGE = {
     "min_s": need(_SECONDS),
     "min_samples": need(Integer(1, 10**9, unit="attempts")),
@@ -140,7 +141,7 @@ _POLICY = Record(
 def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
     """The policy of a JSON object on top of its preset (`standard` if it names none), from a caller.
 
-    Where `guards` is absent, errors are guarded, and slow requests and wrong answers if the model's `objectives` name them.
+    Where `guards` is absent, errors are guarded, and each other indicator that the model's `objectives` name.
 
     Raises:
         Invalid: `rollout_policy_invalid`, with facts["errors"] = [{field, message, fix}] naming every mistake at once.
@@ -278,14 +279,15 @@ def _thresholds(
                     Problem(
                         f"{at}.{name}",
                         f"{guard['indicator']} have no threshold.",
-                        "Remove it, or write indicator: slow.",
+                        f"Remove it, or write indicator: {' or '.join(_TIMED)}.",
                     )
                 )
         return None, None
     threshold = stated.get("threshold_ms") if threshold is None else threshold
     if threshold is None:
-        fix = "Write threshold_ms, or give the model objectives.slow."
-        problems.append(Problem(f"{at}.threshold_ms", "slow has no threshold.", fix))
+        name = guard["indicator"]
+        fix = f"Write threshold_ms, or give the model objectives.{name}."
+        problems.append(Problem(f"{at}.threshold_ms", f"{name} has no threshold.", fix))
         return None, None
     for name, value in [(f"{at}.threshold_ms", threshold), *((f"{at}.thresholds_ms", one) for one in points or ())]:
         if problem := _no_edge(name, value):
@@ -294,10 +296,11 @@ def _thresholds(
 
 
 def check_objectives(objectives: Mapping[str, Any], _: Mapping[str, Any]) -> None:
-    """Raises Invalid if gateways cannot count the slow requests of the objectives."""
-    threshold = (objectives.get("slow") or {}).get("threshold_ms")
-    if isinstance(threshold, int | float) and (problem := _no_edge("slow.threshold_ms", threshold)):
-        raise _invalid([problem])
+    """Raises Invalid if gateways cannot count at the thresholds of the objectives."""
+    for name in _TIMED:
+        threshold = (objectives.get(name) or {}).get("threshold_ms")
+        if isinstance(threshold, int | float) and (problem := _no_edge(f"{name}.threshold_ms", threshold)):
+            raise _invalid([problem])
 
 
 def _no_edge(at: str, threshold_ms: float) -> Problem | None:

@@ -20,7 +20,7 @@ from rollouts.core.counter_deltas import (
     given_up_after,
 )
 from rollouts.core.decision import Code
-from rollouts.core.policy import Policy
+from rollouts.core.policy import Edge, Policy
 from rollouts.core.request_mix import OF_CLASS, SIZES
 from rollouts.models import Rollout
 from serving.models import Gateway
@@ -39,17 +39,16 @@ class CounterSnapshot:
     sentence: str = ""
 
 
-def slow_edges(policy: Policy) -> tuple[tuple[str, int], ...]:
-    """The names of the policy's counters of slow requests, each with the edge that it counts at."""
-    slow = [guard for guard in policy.guards if guard.kind.has_thresholds]
-    return tuple(pair for guard in slow for pair in zip(guard.points, guard.thresholds_us, strict=True))
+def slow_edges(policy: Policy) -> tuple[Edge, ...]:
+    """The policy's counters above thresholds."""
+    return tuple(edge for guard in policy.guards for edge in guard.edges)
 
 
 def snapshot_of(
     rollout: Rollout,
     gateways: Sequence[Gateway],
     pages: Mapping[str, StatsPage],
-    edges: Sequence[tuple[str, int]],
+    edges: Sequence[Edge],
     *,
     stale_s: float,
     now: float,
@@ -110,7 +109,7 @@ def _followed(last: Reading | None, found: GatewayCounters, digests: tuple[str, 
 def _reading(
     digests: tuple[str, str],
     found: GatewayCounters,
-    edges: Sequence[tuple[str, int]],
+    edges: Sequence[Edge],
     slot: int,
     last: Reading | None = None,
 ) -> Reading:
@@ -156,30 +155,27 @@ def longest_answer_s(arm: ArmCounters | None) -> float:
     )
 
 
-def _beyond(arm: ArmCounters, edge_us: int) -> int:
-    """Returns the number of first attempts whose callers left after this time."""
-    return max(0, arm.aborted - arm.aborted_us.get(edge_us, 0)) if arm.aborted_us else 0
-
-
 _SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
 
 
-def counts_of(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
+def counts_of(arm: ArmCounters | None, edges: Sequence[Edge]) -> Counts:
     arm = arm or ArmCounters()
-    timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
+    routed, size_bytes = arm.routed, arm.size_bytes
     bad = {
         ERRORS: arm.failed,
         COMMON: arm.common,
         SAVED: arm.saved,
         SHED: arm.shed,
-        TIMED: timed,
+        TIMED: arm.timed,
         REFUSED: arm.refused,
     }
     if arm.given_up:
         bad[GIVEN_UP] = arm.given_up
-    for name, edge in edges:
-        bad[name] = max(0, timed - latency_us.get(edge, 0)) if latency_us else 0
-        if beyond := _beyond(arm, edge):  # the answer would have been slow
+    for name, edge, measure in edges:
+        spread = arm.spread(measure)
+        bad |= {measure: spread.count} if measure else {}
+        bad[name] = spread.over(edge)
+        if beyond := spread.left_over(edge):  # the answer would have been slow
             bad[name] += beyond
             bad[given_up_after(name)] = beyond
     for name, edge in _SIZES:

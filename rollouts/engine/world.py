@@ -18,7 +18,7 @@ from rollouts.actions.tick_records import count_blocks
 from rollouts.core.counter_deltas import ERRORS, Reading
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.policy import Policy, Source
+from rollouts.core.policy import Edge, Policy, Source
 from rollouts.core.rules.all_failing import AllFailing, is_silent
 from rollouts.core.rules.servers_gone import CandidateServers
 from rollouts.core.tick import Outcome, Tick
@@ -59,7 +59,7 @@ class RolloutEntry:
     places: tuple[Place, Place | None] = ((0, ""), None)  # of candidate and stable
     displaced: Place | None = None  # of the stable release whose place the candidate took, while it has it
     stable_start_s: float = 0.0  # how long a server of stable takes to start, as declared
-    slow_edges: tuple[tuple[str, int], ...] = ()  # counter of slow requests, and its edge in µs
+    slow_edges: tuple[Edge, ...] = ()
     ahead: int = (
         0  # quiet ticks since the row was last written; should the engine die, the next reading has their counts
     )

@@ -101,7 +101,9 @@ class _Model:
             str(self.route.candidate.digest) if self.promoted and self.route.candidate else "",
         )
         edges = [
-            (name, one.guard.threshold_us) for name, one in self.objectives.items() if one.guard.kind.has_thresholds
+            (name, one.guard.threshold_us, one.guard.kind.measure)
+            for name, one in self.objectives.items()
+            if one.guard.kind.has_thresholds
         ]
         for gateway in gateways:
             page = pages.get(gateway.name)

@@ -7,6 +7,8 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 from __future__ import annotations
 
 from serving.ports.counters import (
+    FIRST_TEXT,
+    LARGEST_GAP,
     ArmCounters,
     CounterHistory,
     CounterQuery,
@@ -17,6 +19,7 @@ from serving.ports.counters import (
     HostCounters,
     HostCounts,
     MetricsError,
+    Spread,
     TenantCounters,
     TrafficCounters,
 )
@@ -38,8 +41,10 @@ from serving.ports.servers import (
 )
 
 __all__ = [
+    "FIRST_TEXT",
     "GRPC",
     "HTTP",
+    "LARGEST_GAP",
     "ArmCounters",
     "CounterHistory",
     "CounterQuery",
@@ -60,6 +65,7 @@ __all__ = [
     "PortError",
     "PreparedRequests",
     "RunningServer",
+    "Spread",
     "TenantCounters",
     "TensorSpec",
     "Tensors",

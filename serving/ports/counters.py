@@ -17,6 +17,37 @@ class GatewayError(PortError):
 
 
 @dataclass(frozen=True)
+class Spread:
+    """A histogram of first attempts: `under` maps an upper edge to how many of `count` had less.
+
+    `left` further attempts were given up by their callers before the value was known, so many of them below each edge of `left_under`:
+    the value would have been larger.
+    """
+
+    count: int = 0
+    under: Mapping[int, int] = field(default_factory=dict)
+    left: int = 0
+    left_under: Mapping[int, int] = field(default_factory=dict)
+
+    def __add__(self, other: Spread) -> Spread:
+        under, left_under = dict(self.under), dict(self.left_under)
+        for to, more in ((under, other.under), (left_under, other.left_under)):
+            for edge, count in more.items():
+                to[edge] = to.get(edge, 0) + count
+        return Spread(self.count + other.count, under, self.left + other.left, left_under)
+
+    def over(self, edge: int) -> int:
+        return max(0, self.count - self.under.get(edge, self.count))
+
+    def left_over(self, edge: int) -> int:
+        return max(0, self.left - self.left_under.get(edge, self.left))
+
+
+#: The times of streams: until the first text, and the largest gap between texts. In place of a name: of whole attempts.
+FIRST_TEXT, LARGEST_GAP, WHOLE = "first", "gap", ""
+
+
+@dataclass(frozen=True)
 class ArmCounters:
     """Cumulative counts of one release at one gateway since the gateway's `epoch`.
 
@@ -38,6 +69,9 @@ class ArmCounters:
     how many of them took less. `answered` are those of them that did not fail, and `answered_us` has their latencies. `aborted` first
     attempts were given up by their callers, so many of them within each edge of `aborted_us`: an answer would have taken longer.
     Of these, `given_up` had no answer that had begun.
+
+    `streams` holds the measures of streams whose events the gateway read, by name (`FIRST_TEXT`, `LARGEST_GAP`: µs; `texts`: events with
+    text of whole streams). A stream that was shed, or whose caller left after its first text, is in none of them, except for `left`.
     """
 
     routed: int = 0
@@ -56,6 +90,12 @@ class ArmCounters:
     aborted: int = 0
     aborted_us: dict[int, int] = field(default_factory=dict)
     given_up: int = 0
+    streams: Mapping[str, Spread] = field(default_factory=dict)
+
+    def spread(self, measure: str) -> Spread:
+        if measure == WHOLE:
+            return Spread(self.timed, self.latency_us, self.aborted, self.aborted_us)
+        return self.streams.get(measure, Spread())
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from serving.ports import ArmCounters
 from tests.core.test_decide import snapshot
 
 POINTS = ("slow_50ms", "slow_100ms", "slow_250ms")
-EDGES = tuple(zip(POINTS, (50_000, 100_000, 250_000), strict=True))
+EDGES = tuple(zip(POINTS, (50_000, 100_000, 250_000), ("", "", ""), strict=True))
 OBJECTIVES = {"slow": {"threshold_ms": 250, "max_frac": 0.05}}
 POLICY = parse_policy({"guards": [{"indicator": "slow", "thresholds_ms": [50, 100, 250]}]}, OBJECTIVES)
 (SLOW,) = POLICY.guards
@@ -30,13 +30,13 @@ POLICY = parse_policy({"guards": [{"indicator": "slow", "thresholds_ms": [50, 10
 
 def given_up(seconds: float, of: int, *, answered: int = 100, slow: int = 0) -> Counts:
     """So many attempts were given up after this time, beside answers below 50 ms and `slow` ones over 250 ms."""
-    beyond = {edge: 0 if edge > 1e6 * seconds else of for _, edge in EDGES}
+    beyond = {edge: 0 if edge > 1e6 * seconds else of for _, edge, _ in EDGES}
     timed = answered + slow
     arm = ArmCounters(
         routed=timed + of,
         decided=timed,
         timed=timed,
-        latency_us={edge: answered for _, edge in EDGES},
+        latency_us={edge: answered for _, edge, _ in EDGES},
         aborted=of,
         aborted_us={edge: of - count for edge, count in beyond.items()},
         given_up=of,

@@ -18,7 +18,7 @@ from tests.support.rigs.gateway_rig import MODEL, Rig, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 #: Every caller waits longer than the first, and none as long as the second.
-EDGES = (("slow_50ms", 50_000), ("slow_60000ms", 60_000_000))
+EDGES = (("slow_50ms", 50_000, ""), ("slow_60000ms", 60_000_000, ""))
 WAITED_S = 0.3
 PATIENT = Limits(50.0, 50.0)
 METHOD = "/inference.GRPCInferenceService/ModelInfer"

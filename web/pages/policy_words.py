@@ -36,6 +36,10 @@ _WORDS: Final = {
         ("errors_max_frac", "Errors at most", "share from 0 to 1", _NUMBER),
         ("slow.threshold_ms", "Slow is longer than", "milliseconds", _NUMBER),
         ("slow.max_frac", "Slow at most", "share from 0 to 1", _NUMBER),
+        ("first_token.threshold_ms", "A first token is late after", "milliseconds, of streams", _NUMBER),
+        ("first_token.max_frac", "Late first tokens at most", "share from 0 to 1", _NUMBER),
+        ("stalled.threshold_ms", "A stream stalls after", "milliseconds without text", _NUMBER),
+        ("stalled.max_frac", "Stalled streams at most", "share from 0 to 1", _NUMBER),
         ("wrong.max_frac", "Wrong answers at most", "share from 0 to 1", _NUMBER),
     ),
     "gate_policy": (

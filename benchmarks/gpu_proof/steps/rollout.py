@@ -16,7 +16,7 @@ from benchmarks.gpu_proof.scene import Scene, Served
 from benchmarks.gpu_proof.steps.load import capacity_of
 from rollouts.core.counter_deltas import ERRORS, Arms, Counts
 from rollouts.core.decision import TAKES_BACK
-from rollouts.core.policy import FULL_BP, slow_name
+from rollouts.core.policy import FULL_BP, point_name
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
 from serving.traffic.core.buckets import EDGES_US
@@ -81,7 +81,7 @@ class _Split:
 
     def _counts(self, attempts: list[Attempt]) -> Counts:
         took_us = [(one.done_s - one.sent_s) * 1e6 for one in attempts]
-        bad = {slow_name(edge): sum(took > edge for took in took_us) for edge in self.edges_us}
+        bad = {point_name("slow", edge): sum(took > edge for took in took_us) for edge in self.edges_us}
         return Counts(len(attempts), len(attempts), {**bad, ERRORS: sum(bool(one.error) for one in attempts)})
 
     def arm(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Protocol
 
+from registry.core.kinds.events import Events
 from registry.core.kinds.words import Words
 from registry.core.schema import Record
 
@@ -164,6 +165,7 @@ class ServerKind:
         exit_grace_s: how long the server may take over its own end, in seconds.
         died: words of an answer after which nothing heals the process.
         progress: reads the server's statistics.
+        events: of its HTTP streams. Gateways measure no others.
     """
 
     name: str
@@ -183,6 +185,7 @@ class ServerKind:
     tells_live: bool = False
     died: str = ""
     progress: Callable[[Mapping[str, Any]], Progress] = lambda _: Progress()
+    events: Events | None = None
 
     @property
     def runnable(self) -> dict[str, Backend]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from registry.core.kinds.kind import HTTP, Backend, Calls, Image, ServerKind, ServerPlace, Start
-from registry.core.kinds.texts import INTERFACES
+from registry.core.kinds.texts import EVENTS, INTERFACES
 from registry.core.kinds.words import Words
 from registry.core.schema import Integer, Record, may
 
@@ -63,4 +63,5 @@ LLAMACPP: Final = ServerKind(
     options=OPTIONS,
     has_gpu=False,
     health="/health",
+    events=EVENTS,
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from registry.core.kinds.events import Events
 from registry.core.kinds.kind import Codec
 
 #: Names of the one input and the one output.
@@ -68,6 +69,18 @@ CHAT: Final[Codec] = TextCodec(
     "messages",
     lambda text: {"messages": [{"role": "user", "content": text}]},
     lambda choice: choice["message"]["content"],
+)
+#: Of both interfaces: `delta.content` of chats and `text` of completions, reasoning, refusals and tool
+#: calls. Source: OpenAI's API reference; errors and reasons of servers: llama.cpp, vLLM, SGLang.
+EVENTS: Final = Events(
+    done="[DONE]",
+    texts=("content", "text", "reasoning_content", "reasoning", "refusal"),
+    lists=("tool_calls",),
+    error="error",
+    code="code",
+    busy=(429, 503),
+    reason="finish_reason",
+    failures=("error", "abort"),
 )
 #: What `serving` is for every text model. The server batches by itself.
 SERVING: Final[Mapping[str, Any]] = {

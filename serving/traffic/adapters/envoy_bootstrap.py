@@ -8,7 +8,7 @@ from ledger.adapters.linux_memory import memory_here
 from serving.environments.core.addresses import Address, TlsFiles
 from serving.traffic.adapters import envoy_tls
 from serving.traffic.adapters.envoy_own_answers import INTERNAL_LISTENERS, own_answer_clusters, own_answer_listeners
-from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US
+from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US, TEXT_EDGES
 from serving.traffic.core.gateway_setup import LEAST_HEAP_MIB
 
 #: The control plane may be busy for a while without being dead.
@@ -111,6 +111,8 @@ def _stats() -> dict[str, Any]:
     """What is counted. Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact."""
     buckets: dict[str, list[float]] = {
         "sli.latency": [*(edge / 1000 for edge in EDGES_US), ANY_MS],
+        **{f"sli.{name}": [*(edge / 1000 for edge in EDGES_US), ANY_MS] for name in ("first", "gap", "left")},
+        "sli.texts": [0.5, *TEXT_EDGES[1:], ANY_BYTES],  # Envoy takes no edge of 0
         "sli.tenant": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
         "sli.class": [*(edge / 1000 for edge in TENANT_EDGES_US), ANY_MS],
         "sli.request": [*SIZE_EDGES, ANY_BYTES],

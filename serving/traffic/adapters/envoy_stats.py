@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from serving.ports import ArmCounters, GatewayCounters, GatewayError, TenantCounters
-from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US
+from serving.ports import FIRST_TEXT, LARGEST_GAP, ArmCounters, GatewayCounters, GatewayError, Spread, TenantCounters
+from serving.traffic.core.buckets import EDGES_US, SIZE_EDGES, TENANT_EDGES_US, TEXT_EDGES
 from serving.traffic.core.outcomes import (
     DECIDED,
     EVIDENCE,
@@ -22,20 +22,21 @@ from serving.traffic.core.outcomes import (
     Ended,
     Purpose,
     Refused,
+    StreamEnd,
     call_of,
     counts_for,
     drawn,
 )
 
 _NAME = re.compile(
-    r"sli\.(?P<stat>latency|latency_late|request)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
+    r"sli\.(?P<stat>latency|latency_late|request|first|gap|texts|left)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
     r"(?:\.shed(?:\.(?P<shed>[^.]*))?)?"  # Envoy takes a dot off the end of a name
-    r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
+    r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.end\.(?P<end>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
 _CALLERS = re.compile(
     r"sli\.(?P<stat>tenant|class)\.model\.(?P<model>.+)\.(?P=stat)\.(?P<name>[^.]*)\.entry\.(?P<entry>[^.]*)\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*)"
-    r"\.flags\.(?P<flags>.*)"
+    r"(?:\.end\.(?P<end>[^.]*))?\.flags\.(?P<flags>.*)"
 )
 #: A gauge: requests that force a release and are under way.
 _FORCED_NOW = re.compile(r"cluster\.(?P<model>.+)_[0-9a-f]{12}_(http|grpc)_forced\.upstream_rq_active")
@@ -60,6 +61,7 @@ class Series:
     callers: str = ""  # the tenant, or the class, of a line that counts by these
     is_over_quota: bool = False
     is_unanswered: bool = False  # of attempts that their callers gave up: no answer had begun
+    is_left: bool = False  # of streams: their callers left before the value was known
 
 
 _UNCOUNTED = Series()
@@ -80,6 +82,10 @@ class _Arm:
     aborted: int = 0
     aborted_us: dict[int, int] = field(default_factory=dict)
     given_up: int = 0
+    streams: dict[str, Spread] = field(default_factory=dict)
+
+    def measure(self, name: str, more: Spread) -> None:
+        self.streams[name] = self.streams.get(name, Spread()) + more
 
     def add(self, other: _Arm) -> None:
         self.routed += other.routed
@@ -93,6 +99,8 @@ class _Arm:
         _add(self.latency_us, other.latency_us)
         _add(self.size_bytes, other.size_bytes)
         _add(self.by_class, other.by_class)
+        for name, spread in other.streams.items():
+            self.measure(name, spread)
 
     def counters(self) -> ArmCounters:
         of = self.outcomes.get
@@ -115,6 +123,7 @@ class _Arm:
             by_class=self.by_class,
             answered=self.answered,
             answered_us=self.answered_us,
+            streams=self.streams,
         )
 
 
@@ -203,6 +212,13 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
             if named is None or len(named) != len(values):
                 named = edges[one.stat] = [round(float(edge) * unit) for edge in _EDGE.findall(buckets)]
             found = dict(zip(named, map(int, values), strict=True))
+            if one.stat in _MEASURES:
+                known = {
+                    edge: found[edge] for edge in wanted if edge in found
+                }  # a gateway may have started without them
+                more = Spread(int(values[-1]), known)
+                model.arm(one).measure(one.stat, Spread(0, {}, more.count, known) if one.is_left else more)
+                continue
             counted = {edge: found.get(edge, 0) for edge in wanted}
             if one.callers:
                 by = model.by_tenant if one.stat == "tenant" else model.by_class
@@ -225,6 +241,9 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
     return models
 
 
+#: Measures of streams (`ArmCounters.streams`), and what their callers waited for when they left.
+_TEXTS, _LEFT = "texts", "left"
+_MEASURES = frozenset({FIRST_TEXT, LARGEST_GAP, _TEXTS})
 #: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
 _EDGES = {
     "latency": (list(EDGES_US), 1000),
@@ -232,6 +251,9 @@ _EDGES = {
     "tenant": (list(TENANT_EDGES_US), 1000),
     "class": (list(TENANT_EDGES_US), 1000),
     "request": (list(SIZE_EDGES), 1),
+    FIRST_TEXT: (list(EDGES_US), 1000),
+    LARGEST_GAP: (list(EDGES_US), 1000),
+    _TEXTS: (list(TEXT_EDGES), 1),
 }
 
 
@@ -267,7 +289,7 @@ def _callers_series(name: str) -> Series:
     found = _CALLERS.fullmatch(name)
     if found is None:
         return _UNCOUNTED
-    answer = _answer(call_of(found["entry"]), found["code"], found["grpc"], found["flags"])
+    answer = _answer(call_of(found["entry"]), found)
     about = Series(found["stat"], found["model"], callers=found["name"])
     if QUOTA_FLAG in answer.flags:
         return replace(about, is_over_quota=True)
@@ -295,7 +317,7 @@ def _series_of(name: str) -> Series:
     refused = Refused.BY_GATEWAY if said.endswith(Refused.BY_GATEWAY) else said.rstrip("-")
     if found["stat"] == "latency_late":
         return _UNCOUNTED if refused else Series("latency", *about, is_error=True)
-    answer = _answer(call, found["code"] or "", found["grpc"] or "", found["flags"] or "")
+    answer = _answer(call, found)
     if found["stat"] == "latency":
         is_gone = answer.ended is Ended.ABORTED
         if found["digest"] == SPARE or found["try"] != "1" or not (is_gone or counts_for(call.asked, answer).is_timed):
@@ -304,6 +326,9 @@ def _series_of(name: str) -> Series:
             return Series("aborted", *about, is_unanswered=answer.status == 0)
         return Series("latency", *about, is_error=answer.is_failed)
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
+    if found["stat"] != "request":
+        is_own = tries == 1 and found["by"] == found["digest"] and not refused
+        return _stream_series(found["stat"], answer, about) if is_own else _UNCOUNTED
     told = {"is_diverted": tries == 1 and found["by"] != found["digest"], "by_spare": found["by"] == SPARE}
     outcome = drawn(answer, tries, refused=refused, **told)
     is_error = outcome is not Drawn.NOTHING and (answer.is_failed or answer.is_shed)
@@ -311,6 +336,14 @@ def _series_of(name: str) -> Series:
     return Series("request", *about, is_error=is_error, is_shed=is_shed, outcome=outcome, of_class=call.pool)
 
 
-def _answer(call: Call, code: str, grpc: str, flags: str) -> Answer:
-    status = int(code) if code.isdigit() else 0
-    return Answer.of(call.protocol, status, int(grpc) if grpc.isdigit() else None, frozenset(flags.split(",")))
+def _stream_series(stat: str, answer: Answer, about: tuple[str, str, int]) -> Series:
+    """Series of a measure of first attempts. The wait of a caller that left belongs to the value that did not come."""
+    if answer.ended is Ended.ABORTED and stat == _LEFT:
+        return Series(FIRST_TEXT if answer.stream == StreamEnd.SILENT else LARGEST_GAP, *about, is_left=True)
+    return Series(stat, *about) if stat != _LEFT and answer.ended in (Ended.ANSWERED, Ended.FAILED) else _UNCOUNTED
+
+
+def _answer(call: Call, found: re.Match[str]) -> Answer:
+    code, grpc = found["code"] or "", found["grpc"] or ""
+    status, flags = int(code) if code.isdigit() else 0, frozenset((found["flags"] or "").split(","))
+    return Answer.of(call.protocol, status, int(grpc) if grpc.isdigit() else None, flags, found["end"] or "")

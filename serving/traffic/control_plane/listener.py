@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.traffic.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE, SHED
+from serving.traffic.control_plane.event_streams import END, FIRST, GAP, HEARD, TEXTS
 from serving.traffic.control_plane.forced import RELEASE_HEADER
 from serving.traffic.control_plane.request_classes import SHED_BY_CLASS
 from serving.traffic.control_plane.request_guard import MODEL_HEADER, request_guard
@@ -77,7 +78,14 @@ def _connection_manager(trusted: tuple[str, ...], is_drained: bool) -> dict[str,
                 },
             },
         ],
-        "access_log": [_request_log(), _log_by("tenant"), _log_by("class"), _late_log(), slow_requests()],
+        "access_log": [
+            _request_log(),
+            *_stream_logs(),
+            _log_by("tenant"),
+            _log_by("class"),
+            _late_log(),
+            slow_requests(),
+        ],
     }
 
 
@@ -232,6 +240,11 @@ def _request_log() -> dict[str, Any]:
     """Bytes of the body per request, as the user saw it; `digest` is the release that the split picked first, `by` the one that was
     tried last, after so many `tries`; `shed` tells what refused the first attempt (`outcomes.Refused`).
     """
+    return _stats_log([_value("request", "%BYTES_RECEIVED%", "Bytes")])
+
+
+def _value(name: str, value_format: str, unit: str = "Unspecified") -> dict[str, Any]:
+    """A histogram of one value per request, with all that decides to which counts the request belongs."""
     tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
     drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
     tried = {
@@ -239,8 +252,24 @@ def _request_log() -> dict[str, Any]:
         "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
         "shed": _SHED,
     }
-    told = {"name": "request", "tags": _tags({**tags, **drawn, **tried, **_OUTCOME})}
-    return _stats_log([{"stat": told, "unit": "Bytes", "value_format": "%BYTES_RECEIVED%"}])
+    told = {"name": name, "tags": _tags({**tags, **drawn, **tried, **_OUTCOME})}
+    return {"stat": told, "unit": unit, "value_format": value_format}
+
+
+def _stream_logs() -> list[dict[str, Any]]:
+    """Times of streams in milliseconds, and their events with text. `left` is the time since the last text, or without any since the
+    attempt began: a caller that leaves did not wait longer for the next one.
+    """
+    seconds = "int(request.time) + request.duration.getSeconds()"
+    ms = "request.time.getMilliseconds() + request.duration.getMilliseconds() + 1"  # rounded down, twice
+    left = f"%CEL(({seconds}) * 1000 + {ms} - int(metadata.filter_metadata['{NAMESPACE}']['{HEARD}']))%"
+    noted = [_value(name, f"%DYNAMIC_METADATA({NAMESPACE}:{name})%") for name in (FIRST, GAP)]
+    texts = _value(TEXTS, f"%DYNAMIC_METADATA({NAMESPACE}:{TEXTS})%")
+    return [
+        {**_stats_log(noted), "filter": _has(FIRST)},
+        {**_stats_log([texts]), "filter": _has(TEXTS)},
+        {**_stats_log([_value("left", left)]), "filter": _has(END)},
+    ]
 
 
 def _log_by(key: str) -> dict[str, Any]:
@@ -269,6 +298,7 @@ _OUTCOME = {
     "entry": "%ROUTE_NAME%",
     "code": "%RESPONSE_CODE%",
     "grpc": "%GRPC_STATUS_NUMBER%",
+    "end": f"%DYNAMIC_METADATA({NAMESPACE}:{END})%",
     "flags": "%RESPONSE_FLAGS%",
 }
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from registry.core.kinds import KINDS
 from registry.core.kinds.words import Words
+from serving.traffic.control_plane import event_streams
 from serving.traffic.control_plane.clusters import NAMESPACE, SHED
 
 _TYPES = "type.googleapis.com/"
@@ -194,7 +195,11 @@ def upstream_filters() -> list[dict[str, Any]]:
     prefix = f"{_TYPES}envoy.extensions.filters.http"
     script = {"@type": f"{prefix}.lua.v3.Lua", "default_source_code": {"inline_string": ANSWERS_LUA}}
     codec = {"@type": f"{prefix}.upstream_codec.v3.UpstreamCodec"}
-    return [_unless_good(script), {"name": "envoy.filters.http.upstream_codec", "typed_config": codec}]
+    return [
+        event_streams.event_streams(),
+        _unless_good(script),
+        {"name": "envoy.filters.http.upstream_codec", "typed_config": codec},
+    ]
 
 
 def _unless_good(script: dict[str, Any]) -> dict[str, Any]:
@@ -219,8 +224,9 @@ def _head_matches(name: str, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def attempt_metadata(attempt_timeout_s: float, kind: str) -> dict[str, dict[str, Any]]:
-    """Returns a virtual host's metadata for the filter: how long an attempt may take, and the model's server kind."""
-    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}", "kind": kind}}
+    """Returns a virtual host's metadata for the filters: how long an attempt may take, and the model's server kind."""
+    about = {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}", "kind": kind}
+    return {FILTER: about, event_streams.FILTER: {"kind": kind}}
 
 
 def second_is_late() -> dict[str, Any]:

@@ -44,3 +44,6 @@ TENANT_EDGES_US: tuple[int, ...] = (
 
 #: Upper edges in bytes of a request's body, by which the mix of requests is compared between releases. Envoy writes six digits.
 SIZE_EDGES: tuple[int, ...] = (512, 4096, 32_768, 262_144, 2_000_000)
+
+#: Upper edges of a stream's events with text. An edge counts the streams that have as many, too.
+TEXT_EDGES: tuple[int, ...] = (0, *(2**power for power in range(15)))

@@ -5,15 +5,20 @@ evidence, whether it is timed, and whether it counts as routed. Only an inferenc
 
     ended          is                                               evidence  timed  routed
     answered       the model's answer                               yes       yes    yes
-    failed         5xx, a failure's gRPC status, a cut connection   bad       yes    yes
+    failed         5xx, a failure's gRPC status, a cut connection,  bad       yes    yes
+                   a stream with an error or without its end
     late           no answer within the time of an attempt          bad       yes    yes
-    shed           refused because too many were in flight          no        no     yes
+    shed           refused because too many were in flight, also    no        no     yes
+                   by a stream's first event
     aborted        given up by its caller                           no        apart  yes
     mistake        the caller's own: 4xx, INVALID_ARGUMENT, ...     no        no     no
 
 The time of an attempt that its caller gave up is kept apart: it shows that an answer took longer, and nothing of how long. All
 other requests count for no release: questions (readiness, metadata, configuration, statistics), forced calls, and the
 gateway's own answers and refusals. Mistakes are counted apart: the guard `refused` compares their rates.
+
+A stream that came to its own end has that outcome, also if its caller left at that moment. The caller of any other stream leaves
+no evidence, except of time: a text was later, or a gap longer, than the caller waited.
 
 Servers word their answers differently. The words of a server kind are a value (`registry.core.kinds`), and the gateway's
 response filter is written from it.
@@ -49,6 +54,17 @@ class Ended(StrEnum):
     LATE = "late"
     FAILED = "failed"
     ABORTED = "aborted"
+
+
+class StreamEnd(StrEnum):
+    """The end of a stream whose events the gateway read."""
+
+    SILENT = "silent"  # without text so far
+    TEXT = "text"  # no end so far
+    DONE = "done"
+    BUSY = "busy"  # an error before any text: the server has no capacity
+    ERROR = "error"
+    NO_END = "no_end"  # the answer ended without the event that ends a whole stream
 
 
 class Drawn(StrEnum):
@@ -126,6 +142,8 @@ CUT_FLAGS: Final = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "
 SHED_FLAG, QUOTA_FLAG, LATE_FLAG, GONE_FLAG, IDLE_FLAG = "UO", "RL", "UT", "DC", "SI"
 #: The caller closed its connection, or reset its stream.
 _LEFT: Final = frozenset({GONE_FLAG, "DR"})
+_BAD_ENDS: Final = frozenset({StreamEnd.ERROR, StreamEnd.NO_END})
+_OWN_ENDS: Final = _BAD_ENDS | {StreamEnd.DONE}
 #: The gateway's answers to requests that it sheds.
 _SHED_STATUS, _SHED_GRPC = frozenset({0, FULL, UNAVAILABLE}), frozenset({GRPC_FULL, GRPC_UNAVAILABLE})
 
@@ -142,16 +160,20 @@ def is_failure(*, http_status: int, grpc_status: int | None, was_cut: bool) -> b
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of an attempt or a request. `status` 0: no answer came. `grpc` is None over HTTP."""
+    """The end of an attempt or a request. `status` 0: no answer came. `grpc` is None over HTTP. `stream`: a `StreamEnd`, or else no
+    event was read."""
 
     status: int
     grpc: int | None = None
     flags: frozenset[str] = frozenset()
+    stream: str = ""
 
     @classmethod
-    def of(cls, protocol: str, status: int, grpc: int | None = None, flags: frozenset[str] = frozenset()) -> Answer:
+    def of(
+        cls, protocol: str, status: int, grpc: int | None = None, flags: frozenset[str] = frozenset(), stream: str = ""
+    ) -> Answer:
         """A gRPC status counts on gRPC calls only: over HTTP any server or proxy may write one."""
-        return cls(status, None if protocol == HTTP else grpc, flags)
+        return cls(status, None if protocol == HTTP else grpc, flags, stream)
 
     @property
     def ended(self) -> Ended:
@@ -165,18 +187,22 @@ class Answer:
 
     @property
     def is_failed(self) -> bool:
+        if self.stream in _BAD_ENDS:
+            return True
         return is_failure(http_status=self.status, grpc_status=self.grpc, was_cut=not CUT_FLAGS.isdisjoint(self.flags))
 
     @property
     def is_aborted(self) -> bool:
         """Given up by its caller, or by the gateway when its whole time was over: the outcome is unknown."""
+        if self.stream in _OWN_ENDS:
+            return False
         is_silent = self.status == 0 and CUT_FLAGS.isdisjoint(self.flags)
         return is_silent or self.grpc == GRPC_CANCELLED or not _LEFT.isdisjoint(self.flags)
 
     @property
     def is_shed(self) -> bool:
         """Refused because too many were in flight: by the gateway before any server saw it, or by a server's full queue."""
-        if self.status == FULL or self.grpc == GRPC_FULL:
+        if self.status == FULL or self.grpc == GRPC_FULL or self.stream == StreamEnd.BUSY:
             return True
         return SHED_FLAG in self.flags and (self.status in _SHED_STATUS or self.grpc in _SHED_GRPC)
 
