@@ -79,7 +79,7 @@ def _filled_and_sealed(
 def _leave(
     client: Connection, draft: dict[str, Any], error: BaseException, progress: Progress, *, is_new: bool
 ) -> None:
-    """Discards the draft, if this push alone made it and has it; else says what becomes of it."""
+    """Discards the draft, if this push alone made it and has it; else reports its fate."""
     if is_passing(error):
         progress.say("Uploaded parts stay on the server. Push the same folder again to resume.")
         return
