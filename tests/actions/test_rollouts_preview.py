@@ -195,7 +195,7 @@ def test_servers_that_the_nodes_have_no_room_for_are_told_before() -> None:
     resealed(candidate, envelope={"host": {"memory_mib_min": 400}})
     Replica.objects.update(claim={"memory_mib": 400, "devices": {}})
     plan = {"steps": [{**STAGE, "weight_pct": weight} for weight in (25, 50)], "bake": STAGE}
-    assert "r2 will have one server: should" in message(candidate, "one_server", plan)
+    assert "r2 will have one server: a server problem" in message(candidate, "one_server", plan)
     scale = ReplicaTarget.objects.create(release=stable, environment=production(), replicas=4, changed_by="test")
     assert "r2 will have one server up to 25 %: should" in message(candidate, "one_server", plan)
     assert message(candidate, "needs_replicas", plan) == (
