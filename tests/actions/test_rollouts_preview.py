@@ -197,7 +197,7 @@ def test_servers_that_the_nodes_have_no_room_for_are_told_before() -> None:
     plan = {"steps": [{**STAGE, "weight_pct": weight} for weight in (25, 50)], "bake": STAGE}
     assert "r2 will have one server: a server problem" in message(candidate, "one_server", plan)
     scale = ReplicaTarget.objects.create(release=stable, environment=production(), replicas=4, changed_by="test")
-    assert "r2 will have one server up to 25 %: should" in message(candidate, "one_server", plan)
+    assert "r2 will have one server up to 25 %: a server problem" in message(candidate, "one_server", plan)
     assert message(candidate, "needs_replicas", plan) == (
         "95 % needs 4 servers of r2, and the nodes have room for 2: the rollout would wait there. Free room, or add a node."
     )
