@@ -1,4 +1,4 @@
-"""The files of a release: their tree, a file as text, and its headers."""
+"""The files of a release: their tree, the text of one file, and the facts of its header."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def files(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     """The tree, code first; `?q=` narrows it to paths that hold the words."""
     found = readable_release(actor_of(request), slug, number)
     wanted = request.GET.get("q", "").strip()
-    is_read_later = Case(When(role=FileRole.CODE.value, then=0), default=1)  # a reviewer reads code first
+    is_read_later = Case(When(role=FileRole.CODE.value, then=0), default=1)  # code is what a reviewer reads first
     rows = found.files.select_related("blob").order_by(is_read_later, "path")
     rows = rows.filter(path__icontains=wanted.replace("\0", "")) if wanted else rows
     page = Paginator(rows, FILES_PER_PAGE).get_page(request.GET.get("page"))
@@ -92,7 +92,7 @@ def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
 
 
 def _header(held: ReleaseFile) -> dict[str, Any]:
-    """Facts from the file's header and its tensors; empty for a file without a read header."""
+    """Facts of the file's header, with its tensors; empty if the header was not read or has none."""
     kind = kind_of(held.path)
     known = remembered_facts({held.blob_id}).get((held.blob_id, kind))
     if not known:
