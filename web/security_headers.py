@@ -25,7 +25,7 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-#: What no page of ours uses.
+#: Features that no page uses.
 PERMISSIONS_POLICY: Final = ", ".join(
     f"{feature}=()"
     for feature in (

@@ -92,7 +92,7 @@ def _unclear(rows: Sequence[MetricRow]) -> Iterator[tuple[str, str]]:
     yield kind, f"{len(open_rows)} {were} not judged{most.replace('%', ' %').replace('-', '−')}."
 
 
-#: What a metric with an interval in both releases says.
+#: Verdicts on a metric with an interval in both releases.
 _JUDGED = frozenset({"better", "worse", "same", "no clear difference"})
 #: A relative change from which a reviewer is asked to look, though nothing judges it.
 MUCH = 0.2

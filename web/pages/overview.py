@@ -37,7 +37,7 @@ MOST_MOVING = 12
 MOST_NEEDS = 10
 
 
-#: What the page says of a model.
+#: Words for the state of a model.
 
 
 def _models(*sight: Any) -> QuerySet[Any, Any]:

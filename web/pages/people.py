@@ -27,7 +27,7 @@ from web.pages.token_facts import token_facts
 
 PEOPLE_PER_PAGE = 50
 STATES = (("active", "may come in"), ("inactive", "shut out"), ("administrators", "administrators"))
-#: What each role is for, as the form says it.
+#: Purpose of each role, for the form.
 ROLE_TEXTS = {
     Role.VIEWER: "reads, and nothing else",
     Role.MODEL_TEAM: "makes models, pushes, starts rollouts",

@@ -24,7 +24,7 @@ LABELS: Final = {
     "rollout_policy": "Rollout policy",
     "traffic_policy": "Traffic policy",
 }
-#: Characters of a text that somebody sends.
+#: Characters of a sent text.
 _LONGEST: Final = 256 << 10
 _NUMBER, _TEXT, _FLAG, _LIST = "number", "text", "flag", "list"
 _GATE_NAMES: Final = f"{', '.join(gate for gate in GATES if gate not in ON_DEMAND)}; also {', '.join(ON_DEMAND)}"
