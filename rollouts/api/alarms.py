@@ -126,6 +126,6 @@ VERB_VIEWS = {verb: _verb_view(verb) for verb in ("acknowledge", "mute", "unmute
 class ObjectivesView(APIView):
     @extend_schema(operation_id="objectives_read", responses=ObjectivesPage)
     def get(self, request: Request, slug: str, model: str) -> Response:
-        """How each objective of the model's stable release stands; nothing where the model has none."""
+        """State of each objective of the model's stable release; empty without objectives."""
         found = watched_in(get_environment(slug), visible_model(actor_of(request), model))
         return Response(ObjectivesPage({"results": found}).data)

@@ -57,7 +57,7 @@ class _Way:
 
 @dataclass(frozen=True)
 class Wrong:
-    """An item that a release did not answer rightly; `answer` is its label, where it gave one."""
+    """A wrongly answered item; `answer` is its label, if any."""
 
     words: str
     answer: Label | None
@@ -84,7 +84,7 @@ class GoldenProbe:
     def of(cls, profile: Profile) -> GoldenProbe | None:
         """None for a policy without a golden set. Reads the set from the blob store.
 
-        Raises DomainError, OSError where it is not there, ValueError where it does not fit the releases.
+        Raises DomainError, OSError if it does not exist, ValueError if it does not fit the releases.
         """
         digest = profile.gates.asked_set
         if digest is None:
@@ -130,7 +130,7 @@ def _way(arm: Arm, golden: Mapping[str, Any], items: Sequence[GoldenItem]) -> _W
 
 
 def _judge_of(golden: Mapping[str, Any], items: Sequence[GoldenItem], outputs: Sequence[Tensor]) -> _Judge:
-    """By the label, or by how far the outputs are from what is expected; the limit is the policy's, or rounding alone."""
+    """Compares the label, or the outputs with the expected outputs; the limit is the policy's, or rounding alone."""
     if golden["compare"] == "label":
         return partial(_wrong_label, choose_output(outputs, golden["output"]).name, golden["labels"])
     judged = judged_outputs(items, outputs, golden["output"])
@@ -169,7 +169,7 @@ class GoldenProbes:
         self._retry_at: dict[int, float] = {}
 
     def turn(self, targets: Sequence[Target]) -> None:
-        """The next item of each rollout whose last one was answered. Never waits."""
+        """The next item of each rollout that answered its last item. Never waits."""
         epoch, now = self._book.epoch, time.monotonic()
         watched = {target.rollout_id for target in targets}
         with self._lock:
