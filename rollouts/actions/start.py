@@ -290,11 +290,11 @@ def stable_beside(candidate: Release, environment: Environment, route: Route | N
 def refuse_other_calls(candidate: Release, stable: Release) -> None:
     """Raises Invalid("other_calls") if callers of stable would have to call the candidate by other paths."""
     ours, theirs = (kind_of(manifest_of(one)) for one in (candidate, stable))
-    if ours.calls != theirs.calls:
+    if (ours.calls, ours.words) != (theirs.calls, theirs.words):
         raise Invalid(
             "other_calls",
             f"{candidate.name} runs on {ours.name}, and {stable.name} of {candidate.model.slug} on {theirs.name}. Their callers use "
-            "other paths, so no rollout can move traffic between them. Create another model for it.",
+            "other paths or get other errors, so no rollout can move traffic between them. Create another model for it.",
         )
 
 
