@@ -1,4 +1,4 @@
-"""Sends the open alarms to every Alertmanager. What is lost comes again with the next round, so nothing of it is kept."""
+"""Sends the open alarms to every Alertmanager. The next round repeats a lost message, so no state is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def resend_alerts() -> int:
-    """How many Alertmanagers were told of open alarms."""
+    """Number of Alertmanagers that received open alarms."""
     messages, now = [], timezone.now()
     for row in alertmanagers():
         notes = [note_of(link_of(event), public_url=settings.PUBLIC_URL) for event in openings_for(row)]
