@@ -161,20 +161,17 @@ class Run:
 
 def measure(cast: Cast, counters: Any, postgres: Postgres, seconds: float) -> Run:
     """The engine's own loop for so long, after its memory is warm."""
-    from rollouts.engine.lag_metrics import LagFigures, LagMetrics
-    from rollouts.engine.loop import Engine
+    from rollouts.engine import loop
 
     run = Run()
 
-    class Kept(LagMetrics):
-        def turn(self, now: datetime, lags: Any, turn_s: float) -> LagFigures | None:
-            run.lags += lags
-            run.turns.append(turn_s)
-            run.cpus.append(time.thread_time())
-            return super().turn(now, lags, turn_s)
+    def keep(lags: Any, turn_s: float) -> None:
+        run.lags += lags
+        run.turns.append(turn_s)
+        run.cpus.append(time.thread_time())
 
-    engine = Engine(counters, tick_s=TICK_S, lease_s=3.0)
-    engine.pace = Kept("bench")
+    engine = loop.Engine(counters, tick_s=TICK_S, lease_s=3.0)
+    loop.observe_turn = keep
     _bring_live(engine, cast)
     run.lags, run.turns, run.cpus = [], [], []
     threading.Timer(seconds, engine.stop).start()

@@ -162,11 +162,6 @@ urlpatterns = [
         ("restore", releases.restore_release, "release_restore"),
     ),
     path("models/<slug:slug>/r/<int:number>/diff/", require_GET(diffs.release_diff), name="release_diff"),
-    path(
-        "models/<slug:slug>/r/<int:number>/diff/disagreements/",
-        require_GET(diffs.disagreements_export),
-        name="release_disagreements",
-    ),
     path("models/<slug:slug>/r/<int:number>/rollout/", require_GET(starting.starting), name="release_rollout"),
     *_forms(
         "release_rollout",
@@ -226,7 +221,6 @@ urlpatterns = [
     path("fleet/_shown/", require_GET(fleet.fleet_shown), name="fleet_shown"),
     # history
     path("history/", require_GET(history.history), name="history"),
-    path("history/served.csv", require_GET(history.history_csv), name="history_csv"),
     # audit
     path("events/", require_GET(audit.moved)),
     path("audit/", require_GET(audit.audit), name="audit"),

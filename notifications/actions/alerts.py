@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ledger.actions.jobs import enqueue
 from ledger.models import Event
 from ledger.queries import events
@@ -29,3 +31,10 @@ def openings_for(webhook: Webhook) -> list[Event]:
     mine = events_for(webhook) if webhook.team else events()
     found = mine.filter(subject_type="alarm", subject_id__in=pks, verb="alarm.opened").order_by("seq")
     return list({event.subject_id: event for event in found}.values())
+
+
+def closings_for(openings: Sequence[Event]) -> list[Event]:
+    """The closing of each of these alarms that has closed since."""
+    first = {event.subject_id: event.seq for event in openings}
+    found = events().filter(subject_type="alarm", subject_id__in=first, verb="alarm.closed").order_by("seq")
+    return [event for event in found if event.seq > first[event.subject_id]]

@@ -18,7 +18,7 @@ from rollouts.core.indicators import ALL, Indicator
 from rollouts.core.indicators import Source as Source
 
 FULL_BP = 10_000
-#: A counter above a threshold: its name, the threshold in µs, and what is measured (`Indicator.measure`).
+#: A counter above a threshold: its name, the threshold in µs, and the measure (`Indicator.measure`).
 Edge = tuple[str, int, str]
 
 

@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 from django.conf import settings
@@ -31,7 +30,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import Tick
 from rollouts.engine.desired_state import ensure_desired_state
 from rollouts.engine.gateway_counters import CounterSnapshot, snapshot_of
-from rollouts.engine.lag_metrics import LagMetrics
+from rollouts.engine.lag_metrics import observe_turn
 from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.odd_replicas import WAIT_S, ensure_set_aside, tallies_for
 from rollouts.engine.prometheus_reader import PrometheusReader
@@ -68,7 +67,6 @@ class Engine:
         hosts: HostCounters | None = None,
         external: PrometheusReader | None = None,
         clock: DatabaseClock | None = None,
-        pace_file: Path | None = None,
         timings: EngineTimings = DEFAULT_TIMINGS,
         limits: EngineLimits = DEFAULT_LIMITS,
     ) -> None:
@@ -79,7 +77,6 @@ class Engine:
         self.lead = Leadership(LEASE, self.owner, self.lease_s)
         self.clock = clock or DatabaseClock()
         self.external = external or PrometheusReader(None)
-        self.pace = LagMetrics(self.owner, pace_file)
         self.timings, self.limits = timings, limits
         self.cache = EngineCache()
         self.writer = TickWriter(self.lead, self.cache, limits)
@@ -206,7 +203,7 @@ class Engine:
             return False
         self._is_failing = any(one.is_suspect for one in entries)
         if is_whole:
-            self.pace.turn(self.clock.now(), [late_s + lag for lag in lags], time.monotonic() - began)
+            observe_turn([late_s + lag for lag in lags], time.monotonic() - began)
         return self.token is not None
 
     def _tick_all(self, entries: list[RolloutEntry], readers: CounterReaders, began: float, lags: list[float]) -> None:

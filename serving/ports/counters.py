@@ -20,8 +20,8 @@ class GatewayError(PortError):
 class Spread:
     """A histogram of first attempts: `under` maps an upper edge to how many of `count` had less.
 
-    `left` further attempts were given up by their callers before the value was known, so many of them below each edge of `left_under`:
-    the value would have been larger.
+    The callers of `left` further attempts left before the value was known. `left_under` counts their waits alike. The value would have
+    been larger than the wait.
     """
 
     count: int = 0

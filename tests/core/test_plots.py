@@ -194,7 +194,6 @@ EVERY: dict[str, Callable[[str, list[float | None]], Plot]] = {
     "band": lambda label, values: plots.lines(
         label, label, [Series(label, list(enumerate(values)), kind=Kind.BAND, low=[(0.0, 0.0), (3.0, 0.0)])]
     ),
-    "bars": lambda label, values: plots.bars(label, label, [plots.Bar(label, {label: 3})], looks={label: "ok"}, y_label=label),
     "forest": lambda label, values: plots.forest(
         label, label, [plots.Estimate(label, one, -0.1, 0.2, note=label) for one in values], limit=0.01, limit_label=label
     ),
@@ -253,7 +252,7 @@ def test_the_key_of_a_forest_has_each_look_that_is_drawn() -> None:
 
 
 def test_nothing_at_all_says_so() -> None:
-    for plot in (plots.lines("t", "c", []), plots.bars("t", "c", [], looks={}), plots.forest("t", "c", []),
+    for plot in (plots.lines("t", "c", []), plots.forest("t", "c", []),
                  plots.bands("t", "c", [], begin=0, end=1), plots.staircase("t", "c", [])):  # fmt: skip
         assert plot.is_empty and plot.rows == ()
         assert_sound(plot)

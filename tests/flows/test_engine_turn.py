@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +20,6 @@ from rollouts.actions import tick_records
 from rollouts.core.tick import outcome_of
 from rollouts.engine import loop as engine_module
 from rollouts.engine import tick_writer
-from rollouts.engine.lag_metrics import LagMetrics
 from rollouts.engine.timings import EngineLimits
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Gateway, Replica, Route, Server
@@ -377,19 +374,6 @@ def test_a_glance_looks_only_at_those_that_wait_for_something() -> None:
         one.refresh_from_db()
     assert (quiet.tick, restless.tick) == (ticks[0], ticks[1] + 1)
     assert restless.state == "rolling_back"
-
-
-def test_the_engine_tells_how_well_it_keeps_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pace = LagMetrics("one", tmp_path / "pace.json")
-    began = datetime(2030, 1, 1, tzinfo=UTC)
-    for second in range(61):
-        lags = [0.01 * (one + 1) for one in range(10)]
-        found = pace.turn(began + timedelta(seconds=second), lags, 0.2 if second < 60 else 0.9)
-    assert found is not None and json.loads((tmp_path / "pace.json").read_text()) == asdict(found)
-    assert (found.rollouts, found.turns) == (10, 61)
-    assert (found.lag_p50_s, found.lag_p99_s, found.lag_max_s) == (0.05, 0.1, 0.1)
-    assert (found.turn_p50_s, found.turn_max_s) == (0.2, 0.9)
-    assert pace.turn(began + timedelta(seconds=62), [], 0.1) is None
 
 
 def test_acknowledgements_of_many_routes_are_those_of_each() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -110,18 +108,11 @@ def test_code_is_a_diff_with_words_marked_and_hidden_characters_boxed(member: Cl
     assert "artifact/config.json</code> changed" not in only and "All files" in only
 
 
-def test_golden_answers_that_differ_are_counted_filtered_and_exported(member: Client) -> None:
+def test_golden_answers_that_differ_are_counted_and_filtered(member: Client) -> None:
     shown = page(member)
     assert "3 of 12: 2 lost, 1 won." in shown and "&lt;b&gt;bold&lt;/b&gt;" in shown and "<b>bold" not in shown
     assert "1 items" in page(member, "?against=r1&how=won") and "i11" in page(member, "?against=r1&how=won")
     assert "i11" not in page(member, "?against=r1&how=lost") and "i11" not in page(member, "?against=r1&slice=b")
-    export = reverse("release_disagreements", args=["sentiment", 2])
-    told = b"".join(member.get(export, {"against": "r1", "how": "lost"}).streaming_content)  # type: ignore[attr-defined]
-    rows = list(csv.reader(io.StringIO(told.decode())))
-    assert [row[1] for row in rows] == ["id", "i0", "i1"] and rows[1][7] == "'=HYPERLINK(1)"
-    lines = b"".join(member.get(export, {"against": "r1", "format": "jsonl"}).streaming_content).splitlines()  # type: ignore[attr-defined]
-    assert [json.loads(line)["how"] for line in lines] == ["lost", "lost", "won"]
-    assert member.get(export, {"against": "r1", "format": "exe"}).status_code == 422
     told = member.get("/api/v1/models/sentiment/releases/r2/disagreements?against=r1&limit=1").json()
     assert (told["total"], len(told["rows"]), told["by_how"]) == (3, 1, {"lost": 2, "won": 1})
 
@@ -184,6 +175,5 @@ def test_no_second_rollout_is_offered_while_one_waits(client: Client, waiting: t
 
 def test_nothing_of_another_team_is_seen(client: Client, releases: tuple[Release, Release]) -> None:
     client.force_login(make_user("eve", team="sound"))
-    for name in ("release_diff", "release_disagreements"):
-        assert client.get(reverse(name, args=["sentiment", 2]), {"against": "r1"}).status_code == 404
+    assert client.get(reverse("release_diff", args=["sentiment", 2]), {"against": "r1"}).status_code == 404
     assert client.post(reverse("release_comments", args=["sentiment", 2]), {"text": "x"}).status_code == 404

@@ -34,7 +34,7 @@ NO_PAGES = {
     "overview_live", "model_live", "gates_live", "rollout_live", "rollout_plots", "approvals_live",  # parts of pages
     "alarms_live", "alarm_live", "gate_run_live", "gate_run_evidence", "search_fragment", "main_links", "fleet_shown", "model_releases",
     "release_gates_live", "incidents_live", "incident_live",
-    "sign_out", "looks", "audit_jsonl", "audit_csv", "history_csv", "release_disagreements",  # answers without a page
+    "sign_out", "looks", "audit_jsonl", "audit_csv",  # answers without a page
     "issuer_sign_in", "issuer_return",  # ways to elsewhere
 }  # fmt: skip
 #: As `posted` of `web.pages.forms` calls its views: addresses of forms, which lead to a page of this list.

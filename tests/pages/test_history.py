@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import time
 from datetime import timedelta
@@ -93,16 +91,6 @@ def test_the_time_that_is_shown_is_in_the_address(member: User, sentiment: Serve
     assert "Later" in old and "Nothing changed, and nothing was routed before." in old
 
 
-def test_the_changes_can_be_taken_away(member: User, sentiment: ServedModel) -> None:
-    answer = signed_in(member).get(reverse("history_csv"), {"model": "sentiment"})
-    rows = list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
-    assert [(row["stable"], row["candidate"], row["candidate_pct"]) for row in rows] == [
-        ("r2", "", ""), ("r1", "r2", "25"), ("r1", "", ""),
-    ]  # fmt: skip
-    assert rows[0]["why"] == "'=Done."
-    assert signed_in(member).get(reverse("history_csv")).status_code == 422
-
-
 @pytest.mark.parametrize("at", ["yesterday", "2999-01-01", "2026-99-99", HOSTILE, "\x00x", "9" * 50])
 def test_an_instant_that_is_none_or_is_yet_to_come_is_refused(member: User, sentiment: ServedModel, at: str) -> None:
     answer = signed_in(member).get(reverse("history"), {"at": at, "model": "sentiment"})
@@ -111,10 +99,9 @@ def test_an_instant_that_is_none_or_is_yet_to_come_is_refused(member: User, sent
 
 def test_an_outsider_is_not_told_that_the_model_is_there(sentiment: ServedModel) -> None:
     outsider = make_user("otto", team="other")
-    for name in ("history", "history_csv"):
-        answer = signed_in(outsider).get(reverse(name), {"model": "sentiment"})
-        # As a word: a form's secret and a script's nonce are letters at random, and have r2 in them now and then.
-        assert answer.status_code == 404 and not re.search(r"\br2\b", answer.content.decode())
+    answer = signed_in(outsider).get(reverse("history"), {"model": "sentiment"})
+    # As a word: a form's secret and a script's nonce are letters at random, and have r2 in them now and then.
+    assert answer.status_code == 404 and not re.search(r"\br2\b", answer.content.decode())
     assert signed_in(outsider).get(reverse("history"), {"model": HOSTILE}).status_code == 404
 
 

@@ -1,9 +1,7 @@
-"""The list of rollouts: narrowed by its address, plotted by week, taken away as CSV; and a rollout judged by another policy."""
+"""The list of rollouts: narrowed by its address; and a rollout judged by another policy."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from datetime import timedelta
 
@@ -18,7 +16,6 @@ from tests.support.worlds.factories import make_model, make_release, make_user
 from tests.support.worlds.rollout_setup import OBJECTIVES, production
 from tests.support.worlds.rollout_story import Story
 from web.listing import Filter
-from web.pages.rollout_list import MOST_ROWS
 
 pytestmark = pytest.mark.django_db
 ADDRESS = reverse("rollouts")
@@ -66,28 +63,6 @@ def test_the_list_is_narrowed_by_its_address() -> None:
     )
     page = squeezed(client.get(ADDRESS, {"model": "fraud"}).content.decode())
     assert ann.username in page and "Lasted" in page and 'value="fraud" selected' in page
-
-
-def test_the_weeks_are_drawn_with_their_outcomes() -> None:
-    some(3)
-    some(1, "fraud", state="rolled_back")
-    page = squeezed(client_of().get(ADDRESS).content.decode())
-    assert (
-        "Rollouts by week and outcome" in page
-        and "Of 4 in 12 weeks that moved traffic and ended, 3 were promoted." in page
-    )
-    empty = client_of("elsewhere").get(ADDRESS).content.decode()
-    assert "Nothing has been rolled out yet." in empty and "by week" not in empty
-
-
-def test_the_list_as_csv_runs_nothing_in_a_spreadsheet() -> None:
-    some(2, reason="=HYPERLINK(1)")
-    answer = client_of().get(ADDRESS, {"format": "csv"})
-    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
-    assert answer["Content-Type"].startswith("text/csv") and len(rows) == 2 and MOST_ROWS >= 1000
-    assert (
-        rows[0]["reason"] == "'=HYPERLINK(1)" and rows[0]["outcome"] == "promoted" and float(rows[0]["lasted_s"]) >= 0
-    )
 
 
 @pytest.mark.parametrize("count", [1, 200])

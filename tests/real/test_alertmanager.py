@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from django.db import connections
 from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.queries import clock
 from notifications import actions
+from notifications.core.delivery import Outcome
+from notifications.dispatcher import alerts
 from notifications.dispatcher.alerts import resend_alerts
+from notifications.dispatcher.outbound_message import OutboundMessage
 from rollouts.actions.alarms import end_alarm, mute
 from rollouts.models import Alarm
 from tests.support.rigs.alertmanager_rig import AlertmanagerProcess
@@ -95,3 +99,26 @@ def test_an_alarm_is_an_alert_until_it_closes(
     said = [got.said for got in receiver.got]
     assert {one["version"] for one in said} == {"4"}
     wait_until(lambda: any(got.said["status"] == "resolved" for got in receiver.got), "Alertmanager to tell of the end")
+
+
+def test_an_alarm_that_closes_while_it_is_sent_again_ends(
+    cluster: list[AlertmanagerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, release = with_stable()
+    alarm = burning(release.model)
+    send_all()
+    sent, closed = alerts.send, list[Alarm]()
+
+    def late(message: OutboundMessage) -> Outcome:
+        """Brings the opening after the alarm's end has come."""
+        if not closed:
+            closed.append(alarm)
+            close(alarm)
+            send_all()
+            connections.close_all()  # of this thread
+        return sent(message)
+
+    monkeypatch.setattr(alerts, "SENDERS", 1)
+    monkeypatch.setattr(alerts, "send", late)
+    assert resend_alerts() == 2
+    wait_until(lambda: not [alert for one in cluster for alert in one.alerts()], "the alert to be resolved")

@@ -57,7 +57,7 @@ class Counted:
         return self.parts.counters().by_release[Rig.STABLE]
 
     def until(self, routed: int = 1) -> dict[str, Any]:
-        """What so many requests changed."""
+        """Counts that this number of requests added."""
         wait_until(lambda: self._now().routed - self.before.routed == routed, "the requests have ended")
         now = self._now()
         names = ("decided", "failed", "shed", "routed")
@@ -100,7 +100,7 @@ def ask(parts: Rig, *, leave_after_s: float | None = None, path: str = "/v1/chat
 
 
 def is_about(spread: Spread, ms: float) -> bool:
-    """Whether all values lie between this time and one that a busy machine makes of it."""
+    """Whether all values lie between this time and `LATE_MS` later."""
     under = {edge: count for edge, count in spread.under.items() if edge <= 1000 * ms}
     above = {edge: count for edge, count in spread.under.items() if edge > 1000 * (ms + LATE_MS)}
     return not any(under.values()) and set(above.values()) == {spread.count}
@@ -158,7 +158,7 @@ EMPTY = event({"choices": [{"delta": {"content": "", "tool_calls": [], "reasonin
     ],
     ids=["reasoning", "a tool call", "spaces", "CRLF", "quotes", "no text", "long", "split", "no last newline"],
 )
-def test_an_event_is_read_whatever_its_form(
+def test_an_event_is_read_in_each_form(
     gateway: Rig, server: EventServer, counted: Counted, parts: Sequence[bytes | float], texts: int
 ) -> None:
     server.plays = [Play(parts)]

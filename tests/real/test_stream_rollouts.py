@@ -110,6 +110,7 @@ def test_a_healthy_candidate_of_llama_cpp_is_promoted_by_its_streams(shop: Shop)
     guards = {guard.name for guard in streams.rollout.effective_policy.guards}
     assert {"first_token_30000ms", "stalled_30000ms", "errors"} <= guards
     streams.until("promoted", [chat(stream=True)] * 40)
+    assert set(streams.statuses) == {200}
     assert Route.objects.get().stable_id == candidate.pk
 
 

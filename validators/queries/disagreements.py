@@ -79,16 +79,6 @@ def disagreements_of(old: Release, new: Release, *, how: str = "", part: str = "
     return Compared("", len(both.new.labels), len(both.positions), read, *counted, tuple(rows), matching)
 
 
-def all_disagreements(old: Release, new: Release, *, how: str = "", part: str = "") -> Iterator[Disagreement]:
-    """Every item on which the two differ, of this kind and slice where they are named; none where nothing can be told."""
-    both = _both(old, new)
-    if isinstance(both, str):
-        return
-    for one in _read(both):
-        if how in ("", one.how.value) and part in ("", one.slice):
-            yield one
-
-
 def _read(both: _Both) -> Iterator[Disagreement]:
     with store().open(both.golden_blob) as stream:
         yield from disagreements(stream, both.positions[:MOST_READ], both.old, both.new)

@@ -16,7 +16,7 @@ HIDDEN: Final = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-#: Those that change the order in which what follows them is drawn.
+#: Characters that change the order in which later text is drawn.
 _ORDER: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 #: Places that a warning names.
 MOST_NAMED: Final = 5
@@ -32,7 +32,7 @@ def name_of(char: str) -> str:
 
 
 def warning_of(lines: Iterable[str]) -> str:
-    """A sentence on the hidden characters in these lines, which begin at 1; empty where there is none."""
+    """A sentence on the hidden characters in these lines, which begin at 1; empty without any."""
     places: list[str] = []
     count, told_of, is_reordered = 0, 0, False
     for number, line in enumerate(lines, 1):

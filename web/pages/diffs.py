@@ -1,20 +1,17 @@
-"""What one release changes against another, in the order in which a reviewer needs it, with the decision in place."""
+"""The changes of one release against another, in a reviewer's order, with the decision in place."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.safestring import SafeString
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
-from ledger.core.errors import Invalid
 from registry.core.reviews import SECTIONS
 from registry.core.text_diff import Line
 from registry.models import Release
@@ -25,15 +22,14 @@ from rollouts.models import Rollout
 from rollouts.queries.approvals import excluded_from
 from rollouts.queries.inbox import awaited_of
 from serving.traffic.queries.routes import served_beside
-from validators.core.disagreements import Disagreement, How
-from validators.queries.disagreements import all_disagreements, disagreements_of
+from validators.core.disagreements import How
+from validators.queries.disagreements import disagreements_of
 from validators.queries.release_diff import whole_diff
 from web.code.hidden import warning_of
 from web.code.lines import html_of
 from web.pages.compare_facts import interval_plot, metric_rows, verdict_of
 from web.pages.release_frame import readable_release
 from web.pages.rollout_verbs import Button, opening_buttons
-from web.streams import csv_line, download
 
 #: Changes of configuration, and comments, that the page shows.
 MOST_CHANGES, MOST_COMMENTS, MOST_OTHERS = 500, 200, 100
@@ -42,7 +38,7 @@ HOWS = [how.value for how in How]
 
 @dataclass(frozen=True)
 class DiffRow:
-    """A line of a text diff: `sign` is +, - or empty; `kind` a gap says how many equal lines are left out."""
+    """A line of a text diff: `sign` is +, - or empty; a row of kind `gap` counts the equal lines left out."""
 
     kind: str
     old: int | None
@@ -60,7 +56,7 @@ class FileDiff:
 
 @dataclass(frozen=True)
 class Decision:
-    """A rollout of the newer release that waits for a yes, and what this person may press. `refused`: why they may not."""
+    """A rollout of the newer release that waits for a yes, and what this person may press. `refused`: the reason against it."""
 
     rollout: Rollout
     live: dict[str, Any]
@@ -90,8 +86,8 @@ def release_diff(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 def _against(
     request: HttpRequest, release: Release, others: list[Release], awaited: Rollout | None
 ) -> tuple[Release | None, str]:
-    """(the older release, the title of the environment that it serves where nobody named one): what the rollout that waits would
-    replace, else what serves, else the release before."""
+    """(the older release, the title of the environment that it serves unless the address names a release): the release that a
+    waiting rollout would replace, else the one that serves, else the release before."""
     asked = request.GET.get("against", "") or request.POST.get("against", "")
     if asked:
         return get_release(release.model.slug, asked), ""
@@ -164,29 +160,3 @@ def _file_diff(change: FileChange) -> FileDiff:
 def _row(line: Line) -> DiffRow:
     sign = {"old": "−", "new": "+"}.get(line.kind, "")
     return DiffRow(line.kind, line.old, line.new, sign, html_of(line.text))
-
-
-@login_required
-def disagreements_export(request: HttpRequest, slug: str, number: int) -> StreamingHttpResponse:
-    """Every golden item that the two answer differently, `?format=csv` or `jsonl`, streamed."""
-    actor = actor_of(request)
-    release = readable_release(actor, slug, number)
-    against = get_release(slug, request.GET.get("against", ""))
-    how, part = _asked(request)
-    found = all_disagreements(against, release, how=how, part=part)
-    kind = request.GET.get("format", "csv")
-    if kind not in ("csv", "jsonl"):
-        raise Invalid("no_such_format", "There is no such format. Ask for csv or jsonl.")
-    lines = _csv_lines(found, against, release) if kind == "csv" else _json_lines(found)
-    return download(request, lines, f"{slug}-{against.name}-{release.name}-disagreements", kind)
-
-
-def _json_lines(found: Iterator[Disagreement]) -> Generator[bytes]:
-    for one in found:
-        yield (json.dumps({**asdict(one), "how": one.how.value}, ensure_ascii=False) + "\n").encode()
-
-
-def _csv_lines(found: Iterator[Disagreement], old: Release, new: Release) -> Generator[bytes]:
-    yield csv_line(["position", "id", "slice", "how", "label", old.name, new.name, "text"])
-    for one in found:
-        yield csv_line([one.position, one.id, one.slice, one.how.value, one.label, one.old, one.new, one.text])

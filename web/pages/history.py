@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -29,7 +29,6 @@ from serving.models import Environment
 from serving.targets.queries import environment_titles, find_environment
 from web.listing import Filter, asked
 from web.plots import Mark, Plot, Stretch, bands
-from web.streams import csv_line, download
 
 #: Changes that one page draws and lists; routes that it lists without a model.
 MOST_CHANGES, MOST_ROUTES = 500, 200
@@ -49,28 +48,6 @@ def history(request: HttpRequest) -> HttpResponse:
     except Invalid as error:
         facts["error"], status = error, error.status
     return render(request, "rollouts/history.html", facts, status=status)
-
-
-@login_required
-def history_csv(request: HttpRequest) -> StreamingHttpResponse:
-    """The changes of the window that the page shows, as CSV."""
-    facts = _facts_for(request, {one.name: one.value for one in _filters(request)})
-    if "changes" not in facts:
-        raise Invalid("no_model", "Choose a model and an environment; their changes are what can be taken away.")
-    return download(request, _csv_lines(facts["changes"]), "sluicegate-served", "csv")
-
-
-def _csv_lines(changes: Sequence[ServedChange]) -> Generator[bytes]:
-    yield csv_line(
-        ("at", "stable", "stable_pct", "candidate", "candidate_pct", "mirrored_pct", "who", "why", "event", "hash")
-    )
-    for row in changes:
-        arms = {arm.role: arm for arm in row.arms}
-        cells = [row.at.isoformat()]
-        for role in ("stable", "candidate"):
-            cells += [arms[role].release, f"{arms[role].weight_pct:g}"] if role in arms else ["", ""]
-        event = row.event
-        yield csv_line([*cells, f"{row.mirrored_pct:g}", row.actor, row.reason, str(event["seq"]), event["hash"]])
 
 
 def _filters(request: HttpRequest) -> list[Filter]:

@@ -1,4 +1,4 @@
-"""The files of a release: their tree, one as text, and what headers say."""
+"""The files of a release: their tree, the text of one file, and the facts of its header."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _text(request: HttpRequest, held: ReleaseFile) -> dict[str, Any]:
 
 
 def _header(held: ReleaseFile) -> dict[str, Any]:
-    """What the file says of itself, its tensors; nothing where its header was not read or says nothing."""
+    """Facts of the file's header, with its tensors; empty if the header was not read or has none."""
     kind = kind_of(held.path)
     known = remembered_facts({held.blob_id}).get((held.blob_id, kind))
     if not known:

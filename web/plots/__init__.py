@@ -9,7 +9,6 @@ A page adds `plots.css` and `plots.js` and says `{% include "_parts/plot.html" w
 
 from web.plots.axes import Mark
 from web.plots.bands import Stretch, bands
-from web.plots.bars import Bar, bars
 from web.plots.curves import (
     LoadPoint,
     PlannedStep,
@@ -24,8 +23,8 @@ from web.plots.scales import Scale, Unit, linear, logarithmic, text_of
 from web.plots.sparkline import sparkline
 
 __all__ = [
-    "Axis", "Bar", "Estimate", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "Panel",
-    "PlannedStep", "Plot", "Scale", "Series", "Stretch", "Unit", "bands", "bars", "empty",
+    "Axis", "Estimate", "Key", "Kind", "Limit", "LoadPoint", "Mark", "Markup", "Panel",
+    "PlannedStep", "Plot", "Scale", "Series", "Stretch", "Unit", "bands", "empty",
     "forest", "linear", "lines", "logarithmic", "panels", "rate_latency", "sparkline",
     "staircase", "text_of", "thinned",
 ]  # fmt: skip

@@ -13,7 +13,6 @@ from django.core.management.base import BaseCommand
 from django.db import connection
 
 from ledger.queries.clock import DatabaseClock
-from rollouts.engine.lag_metrics import PACE_FILE
 from rollouts.engine.loop import Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.stable_traffic import StableTraffic
@@ -40,7 +39,6 @@ class Command(BaseCommand):
             hosts=EnvoyHosts(tls=settings.XDS_TLS),
             clock=clock,
             external=PrometheusReader(external_metrics()),
-            pace_file=settings.STATE_DIR / PACE_FILE,
             timings=self.timings,
         )
 

@@ -96,7 +96,9 @@ local function read(events, line, seen)
   return is_failed(events, data) and "{StreamEnd.ERROR}" or nil, has_text(events, data)
 end
 
+-- llama.cpp promises to keep the connection of a stream and closes it, and the next request on it gets 503.
 function envoy_on_request(handle)
+  handle:headers():replace("connection", "close")
   note(handle, "{HEARD}", handle:timestamp())
   note(handle, "{END}", "{StreamEnd.SILENT}")
 end

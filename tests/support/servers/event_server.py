@@ -1,4 +1,4 @@
-"""A server of event streams that plays what a test tells it, byte for byte."""
+"""A server that plays a test's event streams, byte for byte."""
 
 from __future__ import annotations
 
