@@ -1,1 +1,1 @@
-"""Who is told of which events, by webhook or e-mail, and how each delivery went."""
+"""Webhooks and e-mails about events, and the outcome of each delivery."""

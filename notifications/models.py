@@ -1,4 +1,4 @@
-"""Webhooks (who is told of which events), deliveries (one event on its way to one of them) and every attempt at it."""
+"""Webhooks (receivers and their events), deliveries (one event for one webhook) and their attempts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from notifications.core.formats import WebhookFormat
 
 
 class Webhook(models.Model):
-    """Who is told of which events, and how: a webhook, or an e-mail address. People call both a webhook."""
+    """A receiver, its events and its format: a webhook, or an e-mail address. The pages call both a webhook."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, null=True, related_name="webhooks")  # None: everybody's
     kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in ReceiverKind])
-    # the form of what is sent to a URL; empty for an e-mail address
+    # format of messages to a URL; empty for an e-mail address
     format = models.CharField(
         max_length=16, blank=True, default=WebhookFormat.SIGNED, choices=[(f.value, f.value) for f in WebhookFormat]
     )
     target = models.CharField(max_length=500)  # the URL as far as it may be shown, or the e-mail address
-    # encrypted, where the URL itself is the secret (Slack, Teams); else empty, and `target` is the URL
+    # encrypted URL if the URL is the secret (Slack, Teams); else empty, and `target` is the URL
     secret_target = models.TextField(blank=True)
     # of that URL, or of the routing key: people and the database know two of them apart by it
     fingerprint = models.CharField(max_length=8, blank=True)
@@ -64,7 +64,7 @@ class Delivery(models.Model):
     event = models.ForeignKey(  # events are never deleted, so the database has nothing to check
         Event, on_delete=models.DO_NOTHING, null=True, related_name="+", db_index=False, db_constraint=False
     )
-    # of a mail to one person: whose it is, and what for, as in approval:17:start; a person hears of each once
+    # of a mail to one person: the recipient, and the need, such as approval:17:start; each is mailed once
     person = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="+")
     need = models.CharField(max_length=100, blank=True)
     state = models.CharField(
@@ -90,7 +90,7 @@ class Delivery(models.Model):
             ),
         ]
         indexes = [
-            # the next one of a webhook; whether any is due at all
+            # the next delivery of a webhook; whether any is due at all
             models.Index(
                 fields=["webhook", "event"],
                 condition=models.Q(state__in=[s.value for s in OPEN]),
@@ -99,12 +99,12 @@ class Delivery(models.Model):
             ),
             models.Index(fields=["due_at"], condition=models.Q(state__in=[s.value for s in OPEN]), name="delivery_due"),
             models.Index(fields=["webhook", "-created_at"], name="delivery_newest"),  # the log, newest first
-            models.Index(fields=["ended_at"], name="delivery_ended"),  # what is old enough to be dropped
+            models.Index(fields=["ended_at"], name="delivery_ended"),  # deliveries old enough to be dropped
         ]
 
 
 class MailChoice(models.Model):
-    """Which mails a person gets; everything, for whoever has no row. They go to the address of the account."""
+    """A person's choice of mails. Without a row the person gets all. Mails go to the address of the account."""
 
     user = models.OneToOneField(User, on_delete=models.CASCADE, primary_key=True, related_name="mail_choice")
     wants_approvals = models.BooleanField(default=True)

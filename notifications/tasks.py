@@ -10,14 +10,14 @@ from notifications.core.formats import ALERT_EVERY_S
 from notifications.dispatcher.alerts import resend_alerts
 from notifications.dispatcher.rounds import run_round
 
-#: The job's one row waits for so long, unless the scheduler makes it due sooner because there is something to send.
+#: Seconds until the job's one row is due again, unless the scheduler makes it due sooner because there is something to send.
 LONGEST_PAUSE_S = 3600.0
 
 
 # Its failure appends no event: the event would be delivered by the very job that fails, again and again.
 @handler(JOB["kind"], records_failure=False)
 def dispatch(job: Job, beat: Beat) -> None:
-    """Collects and sends what is due, then waits to be due again: one row for good, not one for each round."""
+    """Sends the due deliveries, then waits: the job keeps its one row over all rounds."""
     run_round(beat)
     raise Again(LONGEST_PAUSE_S, "waits for events")
 

@@ -1,4 +1,4 @@
-"""What may happen to webhooks and their deliveries."""
+"""Changes to webhooks and their deliveries."""
 
 from notifications.actions.alerts import wake_alerts
 from notifications.actions.deliveries import replay_delivery, replay_since, wake_dispatcher

@@ -35,7 +35,7 @@ from notifications.queries.recipients import PERSONAL, recipients_of
 
 #: The one job that collects and sends for every webhook: a row that waits, and is called when there is work.
 JOB = {"kind": "notifications.dispatch", "key": "all"}
-#: So many events are looked at, and so many of them taken, in one transaction.
+#: Limits of one transaction: events read, and events taken.
 SCAN, BATCH = 20_000, 500
 MOST_REPLAYED = 10_000
 KEPT_FOR = timedelta(days=30)
@@ -114,7 +114,7 @@ def _verbs_of(row: Webhook) -> list[str]:
 
 
 def _make(row: Webhook, seqs: list[int]) -> None:
-    """One delivery for each event, or for each person whom it concerns; those that are there already stay."""
+    """Creates one delivery for each event, or for each person it concerns. Existing deliveries stay."""
     if row.kind == ReceiverKind.PEOPLE:
         fresh = [one for event in events().filter(seq__in=seqs).order_by("seq") for one in _to_people(row, event)]
     else:
@@ -161,8 +161,8 @@ def start_test(*, actor: Actor, webhook: Webhook) -> Delivery:
 def claim_delivery(delivery_id: uuid.UUID) -> Delivery | None:
     """The delivery, now being sent by the caller; None when it is not due any more. `attempts` is the caller's number.
 
-    Should nobody record how it went, it is due again after a while: whoever died may have sent it, so it is sent twice
-    rather than never.
+    If its outcome is never recorded, it is due again after the lease: the dead sender may have sent it, and twice is better
+    than never.
     """
     with transaction.atomic():
         # No join here: an UPDATE by way of a subquery does not look again when two claim at once.
@@ -181,7 +181,7 @@ def _lease() -> timedelta:
 def record_attempt(delivery_id: uuid.UUID, number: int, outcome: Outcome) -> bool:
     """Whether the outcome of this attempt was written; False when it is not the last one any more, or the webhook is gone.
 
-    Where nothing more will be tried, an event says so: `webhook.gave_up`.
+    After the last attempt it appends the event `webhook.gave_up`.
     """
     with transaction.atomic():
         mine = Delivery.objects.select_for_update(no_key=True, of=("self",)).select_related("webhook__team", "event")
@@ -199,13 +199,13 @@ def record_attempt(delivery_id: uuid.UUID, number: int, outcome: Outcome) -> boo
         _move([delivery], to, due_at=Now() + timedelta(seconds=pause_s), ended_at=ended_at)
         if to is D.GAVE_UP and delivery.event is not None and not delivery.event.verb.startswith("webhook."):
             _tell_of_giving_up(delivery, outcome)
-    if outcome.is_gone:  # not in the transaction above: whoever replays locks the webhook before its deliveries
+    if outcome.is_gone:  # not in the transaction above: a replay locks the webhook before its deliveries
         _turn_off(delivery.webhook_id)
     return True
 
 
 def _tell_of_giving_up(delivery: Delivery, outcome: Outcome) -> None:
-    """Giving up on such an event itself is not told, or two broken webhooks would tell of each other for ever."""
+    """Appends `webhook.gave_up`. The caller skips webhook events: two broken webhooks would report each other for ever."""
     row, event = delivery.webhook, delivery.event
     assert event is not None
     tries = delivery.attempts - delivery.attempts_before
@@ -217,7 +217,7 @@ def _tell_of_giving_up(delivery: Delivery, outcome: Outcome) -> None:
 
 
 def _turn_off(webhook_id: int) -> None:
-    """The receiver said 410: nobody wants this any more."""
+    """Turns off a webhook whose receiver answered 410 Gone."""
     with transaction.atomic():
         if not Webhook.objects.filter(pk=webhook_id, is_active=True).update(is_active=False, version=F("version") + 1):
             return
@@ -243,7 +243,7 @@ def replay_delivery(*, actor: Actor, delivery: Delivery) -> bool:
     """Whether it is sent again, with the same id and body; False when it is on its way still. Raises Refused, Invalid."""
     require_manager(actor, delivery.webhook)
     if delivery.event_id is None:
-        raise Invalid("test_not_replayed", "A test is not sent again. Send a new one.")
+        raise Invalid("test_not_replayed", "A test is not sent again. Send a new test.")
     return bool(_replay(actor, delivery.webhook, Q(pk=delivery.pk)))
 
 

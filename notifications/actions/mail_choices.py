@@ -1,4 +1,4 @@
-"""What mails a person wants, and where they go."""
+"""A person's choice of mails, and the address for them."""
 
 from __future__ import annotations
 

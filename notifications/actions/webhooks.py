@@ -39,7 +39,7 @@ from notifications.models import Webhook
 MOST_PER_TEAM = 50
 MOST_PATTERNS = 50
 _FIXED = "Mails to people go by what each person chose. Turn them off here, or on the page of one's account."
-#: How long the previous secret signs as well, unless said otherwise, and at the most.
+#: Seconds for which the previous secret signs as well: default and maximum.
 OVERLAP_S, LONGEST_OVERLAP_S = 86400.0, 7 * 86400.0
 
 
@@ -48,17 +48,17 @@ def create_webhook(
     *, actor: Actor, team: str | None, kind: str = ReceiverKind.WEBHOOK, format: str = "", target: str = "", verbs: list[str],
     title: str = "", routing_key: str = "",
 ) -> tuple[Webhook, str]:  # fmt: skip
-    """The webhook and its secret, which is never shown again (empty where nothing is signed). It gets events from now on.
+    """The webhook and its secret, which is never shown again (empty if the format has no signature). It gets events from now on.
 
     `team` None: every team's events, which takes an administrator. `format` is one of WebhookFormat, empty for `signed`;
-    `routing_key` is PagerDuty's, whose own address is taken where `target` names none. Raises Refused, Invalid, StateChanged.
+    `routing_key` is PagerDuty's, and an empty `target` means PagerDuty's own address. Raises Refused, Invalid, StateChanged.
     """
     _require(actor, team)
     if kind == ReceiverKind.PEOPLE:
         raise _invalid([("kind", "There is one such webhook, which makes itself.", "Name webhook or email.")])
     owner = lock_team(team) if team is not None else None
     if team is not None and owner is None:
-        raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
+        raise _invalid([("team", f"There is no team {team}.", "Name an existing team.")])
     row = Webhook(
         team=owner, kind=ReceiverKind(kind).value, format=_format_of(kind, format), title=title, verbs=verbs,
         may_be_private=_is_trusted(actor), last_seq=head_seq(), created_by=actor.name,
@@ -68,7 +68,7 @@ def create_webhook(
     given: dict[str, Any] = {"target": target, "verbs": verbs, "title": title, "routing_key": routing_key}
     _check(given, row, may_be_private=row.may_be_private)
     if Webhook.objects.filter(team=owner).count() >= MOST_PER_TEAM:
-        raise Invalid("too_many_webhooks", f"There are {MOST_PER_TEAM} webhooks already. Delete one that nobody needs.")
+        raise Invalid("too_many_webhooks", f"There are {MOST_PER_TEAM} webhooks already. Delete an unused webhook.")
     secret = secret_text(secrets.token_bytes(SECRET_BYTES)) if row.format == WebhookFormat.SIGNED else ""
     columns = _stored(row, given) | ({"secret": encrypt(secret)} if secret else {})
     for name, value in columns.items():
@@ -78,7 +78,7 @@ def create_webhook(
             row.save(force_insert=True)
     except IntegrityError:
         raise StateChanged(
-            "webhook_exists", "There is a webhook with this target already. Change that one, or rotate its secret."
+            "webhook_exists", "Another webhook has this target already. Change that webhook, or rotate its secret."
         ) from None
     _tell("webhook.created", row, actor, verbs=verbs)
     return row, secret
@@ -86,10 +86,10 @@ def create_webhook(
 
 @transaction.atomic
 def change_webhook(*, actor: Actor, webhook: Webhook, expected_version: int, changes: dict[str, Any]) -> Webhook:
-    """The webhook with another `target`, `routing_key`, `verbs`, `title` or `is_active`. Its format stays what it is.
+    """The webhook with another `target`, `routing_key`, `verbs`, `title` or `is_active`. Its format never changes.
 
-    One that is off gets nothing, also later: turned on again, it goes on with the events from then. What was on its
-    way when it was turned off goes on as well. Raises Refused, Stale, Invalid, StateChanged.
+    A webhook that is off gets no events. Turned on again, it starts with the events from then. Deliveries that were
+    pending when it was turned off continue. Raises Refused, Stale, Invalid, StateChanged.
     """
     row = _locked(actor, webhook, expected_version)
     asked = {name: value for name, value in changes.items() if getattr(row, name, None) != value}
@@ -148,7 +148,7 @@ def delete_webhook(*, actor: Actor, webhook: Webhook, expected_version: int) -> 
 
 
 def receiver_of(row: Webhook) -> str:
-    """Where it goes, as far as everybody may know: an address's path may hold a secret, and a mailbox names a person."""
+    """Public part of the address: the path may hold a secret, and a mailbox names a person."""
     return (urlsplit(row.target).hostname or "") if row.kind == ReceiverKind.WEBHOOK else row.target.rpartition("@")[2]
 
 
@@ -178,7 +178,7 @@ def _locked(actor: Actor, webhook: Webhook, expected_version: int) -> Webhook:
         .first()
     )
     if row is None:
-        raise StateChanged("webhook_gone", f"Webhook {webhook.pk} was deleted meanwhile. Create a new one.")
+        raise StateChanged("webhook_gone", f"Webhook {webhook.pk} was deleted meanwhile. Create another webhook.")
     require_manager(actor, row)
     require_version(row.version, expected_version, f"Webhook {row.pk}")
     return row
@@ -190,7 +190,7 @@ def _changed(row: Webhook, **columns: Any) -> None:
             Webhook.objects.filter(pk=row.pk).update(version=F("version") + 1, **columns)
     except IntegrityError:
         raise StateChanged(
-            "webhook_exists", "Another webhook has this target already. Change that one, or delete it first."
+            "webhook_exists", "Another webhook has this target already. Change that webhook, or delete it first."
         ) from None
     row.refresh_from_db()
 
@@ -210,7 +210,7 @@ def _format_of(kind: str, asked: str) -> str:
 
 
 def _stored(row: Webhook, given: dict[str, Any]) -> dict[str, Any]:
-    """The columns of what was given. What is secret of it is encrypted, and known again by its fingerprint alone."""
+    """Columns of the given values. Secrets are encrypted, and compared by their fingerprint."""
     columns = {name: value for name, value in given.items() if name != "routing_key"}
     if "target" in given and row.format in SECRET_ADDRESS:
         address = given["target"]
@@ -257,8 +257,8 @@ def _verb_problems(patterns: list[str], row: Webhook) -> list[tuple[str, str, st
     elif row.format == WebhookFormat.ALERTMANAGER and not verbs_for(WebhookFormat.ALERTMANAGER, meant_by(patterns)):
         found.append(("verbs", "Alertmanager hears of alarms alone.", "Name alarm.* or alarm.opened."))
     elif row.format == WebhookFormat.PAGERDUTY and not verbs_for(WebhookFormat.PAGERDUTY, meant_by(patterns)):
-        fix = f"Name one that does: {', '.join(WAKES)}, or alarm.* and rollout.* for all."
-        found.append(("verbs", "None of these events wakes anybody at PagerDuty.", fix))
+        fix = f"Name {', '.join(WAKES)}, or alarm.* and rollout.* for all."
+        found.append(("verbs", "PagerDuty pages for none of these events.", fix))
     return found
 
 
@@ -274,7 +274,7 @@ def _mail_problems(address: str) -> list[tuple[str, str, str]]:
 
 
 def _halves(problem: str) -> tuple[str, str]:
-    """(what is wrong, what to do) of a sentence or two."""
+    """(problem, fix) of a text of one or two sentences."""
     what, stop, fix = problem.partition(". ")
     return (f"{what}.", fix) if stop else ("It cannot be used.", what)
 

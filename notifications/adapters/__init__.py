@@ -1,1 +1,1 @@
-"""One adapter for each way out: HTTP receivers, the mail server; and the encryption of what must be read again."""
+"""Adapters for HTTP receivers and the mail server, and the encryption of stored secrets."""

@@ -1,4 +1,4 @@
-"""One POST to somebody else's server: to an address that was checked, within one time-out, following no redirect."""
+"""One POST to an external server: to a checked address, within one time-out, without redirects."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SNIPPET_BYTES = 4 * SNIPPET_CHARACTERS
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, may_be_private: bool) -> Outcome:
-    """How it went; whatever goes wrong is in the outcome. Only a status from 200 to 299 is well.
+    """Outcome of the POST, with every error in it. Only a status from 200 to 299 is a success.
 
-    The host is resolved once, and what was checked is what is connected to: a name that leads elsewhere a moment later
+    The host is resolved once, and the connection uses the checked address: a name that leads elsewhere a moment later
     leads nowhere. The time-out holds for connecting, sending and the beginning of the answer together.
     """
     began, answer, error = time.monotonic(), _Answer(), ""
@@ -49,7 +49,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
         error = f"No secure connection: {_error_text(bad)}. The receiver's certificate must be valid for its host."
     except (OSError, http.client.HTTPException, ValueError) as cut:
         error = f"No answer: {_error_text(cut)}."
-    if answer.status is not None:  # it was said; that the rest was cut off does not matter
+    if answer.status is not None:  # a status is enough, even if the body was cut off
         error = answer.problem
     elif time.monotonic() >= until:
         error = f"No answer within {timeout_s:g} s. A receiver answers first, and works afterwards."
@@ -59,7 +59,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
 
 @dataclass
 class _Answer:
-    """What is known of the answer so far. `problem`: what its status says is wrong; empty for a good one."""
+    """The answer so far. `problem`: the error of its status, empty after a success."""
 
     status: int | None = None
     problem: str = ""

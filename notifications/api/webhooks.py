@@ -36,7 +36,7 @@ _VERBS_HELP = "patterns of events: *, rollout.*, or exactly rollout.rolled_back"
 
 
 class WebhookIn(StrictSerializer):
-    team: str | None = described("whose events; null: every team's, for administrators", required=False, default=None)
+    team: str | None = described("of the events; null: every team, for administrators", required=False, default=None)
     kind = ChoiceField(
         choices=[ReceiverKind.WEBHOOK.value, ReceiverKind.EMAIL.value], default=ReceiverKind.WEBHOOK.value
     )
@@ -56,12 +56,12 @@ class WebhookChange(StrictSerializer):
     routing_key: str = described("PagerDuty's; never shown again", required=False, max_length=100)
     verbs = ListField(required=False, child=CharField(max_length=60), help_text=_VERBS_HELP)
     title = CharField(required=False, allow_blank=True, max_length=120)
-    is_active: bool = described("one that is off gets nothing, also later", required=False)
+    is_active: bool = described("false: it gets no events, also not later", required=False)
 
 
 class RotateIn(StrictSerializer):
     overlap_s: float = described(
-        "so long the previous secret signs as well; 0: not at all", required=False, default=OVERLAP_S
+        "seconds for which the previous secret signs as well; 0: it ends at once", required=False, default=OVERLAP_S
     )
 
 
@@ -70,7 +70,7 @@ class ReplayIn(StrictSerializer):
 
 
 class ReplayOut(Shape):
-    deliveries: int = described("so many are on their way that were not")
+    deliveries: int = described("deliveries that are pending again")
 
 
 class WebhookOut(ModelSerializer[Webhook]):
@@ -78,7 +78,7 @@ class WebhookOut(ModelSerializer[Webhook]):
     verbs = ListField(child=CharField())
     format = CharField(help_text="of WebhookFormat; empty for an e-mail address")
     target = CharField(help_text="as far as it may be shown: an address that is a secret ends in …")
-    fingerprint = CharField(help_text="of the secret address or routing key, by which two are told apart")
+    fingerprint = CharField(help_text="of the secret address or routing key, to compare two webhooks")
     waiting = IntegerField(help_text="deliveries to come", default=0)
     last_state = CharField(help_text="of the last delivery that ended", default="")
 
@@ -104,7 +104,7 @@ class WebhookOut(ModelSerializer[Webhook]):
 
 
 class WebhookMade(WebhookOut):
-    secret = SerializerMethodField(help_text="shown once; empty where nothing is signed")
+    secret = SerializerMethodField(help_text="shown once; empty if the format has no signature")
 
     class Meta(WebhookOut.Meta):
         fields = [*WebhookOut.Meta.fields, "secret"]
@@ -131,7 +131,7 @@ class DeliveryOut(ModelSerializer[Delivery]):
 
 
 class WebhooksView(ListAPIView[Webhook]):
-    """The webhooks and e-mail addresses that one may manage, by number."""
+    """Webhooks and e-mail addresses that the caller may manage, by number."""
 
     serializer_class = WebhookOut
     pagination_ordering = "pk"
@@ -163,7 +163,7 @@ class WebhookView(APIView):
 
     @extend_schema(responses={204: None}, parameters=[IF_MATCH])
     def delete(self, request: Request, webhook_id: int) -> Response:
-        """Deletes it, with what is on its way to it and its log."""
+        """Deletes the webhook, its pending deliveries and its log."""
         actor = actor_of(request)
         row = queries.get_webhook(actor, webhook_id)
         actions.delete_webhook(actor=actor, webhook=row, expected_version=expected_version(request))
@@ -184,7 +184,7 @@ class WebhookRotateView(APIView):
 class WebhookTestView(APIView):
     @extend_schema(request=None, responses=DeliveryOut)
     def post(self, request: Request, webhook_id: int) -> Response:
-        """Sends a `webhook.test` now and says how it went: `state` is delivered or gave_up."""
+        """Sends a `webhook.test` now and returns its delivery: `state` is delivered or gave_up."""
         actor = actor_of(request)
         row = queries.get_webhook(actor, webhook_id)
         return Response(DeliveryOut(send_test(actor=actor, webhook=row)).data)

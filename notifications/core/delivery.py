@@ -42,13 +42,13 @@ MOVES: dict[DeliveryState, frozenset[DeliveryState]] = {
     D.GAVE_UP: frozenset({D.PENDING}),
     D.WITHDRAWN: frozenset({D.PENDING}),
 }
-#: How long after the first, second, … failed attempt the next one comes. 23.7 hours in all, then it is given up.
+#: Seconds from the first, second, … failed attempt to the next attempt. After 23.7 hours in all the delivery is given up.
 BACK_OFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0)
-#: Each wait is longer or shorter by up to this share, so that receivers are not asked by everybody at once.
+#: Each wait is longer or shorter by up to this share, so that deliveries do not reach a receiver all at once.
 JITTER_FRAC = 0.2
 #: A receiver's own `Retry-After` is followed up to here.
 LONGEST_ASKED_S = 3600.0
-#: A webhook's last resort: this status means that nobody wants it any more.
+#: With this status a receiver ends its webhook.
 GONE = 410
 SNIPPET_CHARACTERS = 500
 
@@ -62,7 +62,7 @@ class Outcome:
     snippet: str = ""  # the answer's beginning
     duration_ms: int = 0
     retry_after_s: float = 0.0  # asked for by the receiver
-    is_withdrawn: bool = False  # nothing was sent, for nobody needs it any more
+    is_withdrawn: bool = False  # nothing was sent: its recipient no longer needs it
 
     @property
     def is_ok(self) -> bool:
@@ -85,7 +85,7 @@ def wait_s(attempts: int, chance: float, asked_s: float = 0.0) -> float | None:
 
 
 def after(attempts: int, outcome: Outcome, chance: float) -> tuple[DeliveryState, float]:
-    """(where a delivery goes after its `attempts`-th attempt, seconds until the next one)."""
+    """(state of a delivery after its `attempts`-th attempt, seconds until the next attempt)."""
     if outcome.is_ok:
         return D.DELIVERED, 0.0
     if outcome.is_withdrawn:
@@ -95,7 +95,7 @@ def after(attempts: int, outcome: Outcome, chance: float) -> tuple[DeliveryState
 
 
 def meant_by(patterns: Iterable[str]) -> list[str]:
-    """The verbs that the patterns mean: `*` is every one, `rollout.*` all of one noun, else exactly the named one."""
+    """Verbs of the patterns: `*` means all verbs, `rollout.*` all verbs of a noun, and any other text exactly that verb."""
     known = [verb.value for verb in EventVerb]
     found: set[str] = set()
     for pattern in patterns:
@@ -104,7 +104,7 @@ def meant_by(patterns: Iterable[str]) -> list[str]:
 
 
 def pattern_problem(pattern: str) -> str:
-    """What is wrong with a pattern and what to write instead; empty when it means something."""
+    """Problem of a pattern, with its fix; empty if it matches a verb."""
     if meant_by([pattern]):
         return ""
     nouns = sorted({verb.value.partition(".")[0] for verb in EventVerb})

@@ -31,12 +31,12 @@ class WebhookFormat(StrEnum):
 
 
 F = WebhookFormat
-#: Whose address is the secret: whoever knows it writes into the channel.
+#: Formats with a secret address: anyone with the address can write into the channel.
 SECRET_ADDRESS: Final = frozenset({F.SLACK, F.TEAMS})
 PAGERDUTY_URL: Final = "https://events.pagerduty.com/v2/enqueue"
 #: An integration key of PagerDuty.
 _ROUTING_KEY: Final = re.compile(r"[0-9A-Za-z]{32}")
-#: What must wake whoever is on call, and how bad it is: people are the only way on. A rollback that works wakes nobody.
+#: Events that page the person on call, with their severity: only a person can go on. A rollback that works pages no person.
 WAKES: Final[dict[str, str]] = {
     "rollout.stuck": "critical",
     "rollout.blind": "error",
@@ -51,10 +51,10 @@ RESOLVES: Final = frozenset(
     }
 )  # fmt: skip
 
-#: Of an alert at Alertmanager: its address; seconds between two messages while it is open, and until it ends without another one.
+#: Of an alert at Alertmanager: its address; seconds between two messages while it is open, and until it ends without another message.
 ALERTS_PATH: Final = "/api/v2/alerts"
 ALERT_EVERY_S, ALERT_LASTS_S = 60.0, 240.0
-#: What is sent of alarms. Alertmanager has acknowledgement and silence of its own.
+#: Alarm events that are sent. Alertmanager has acknowledgement and silence of its own.
 _ALERTS: Final = ("alarm.opened", "alarm.closed")
 #: Formats in which an alert that comes after its end would stay: the events of one subject go in their order.
 IN_ORDER: Final = frozenset({F.PAGERDUTY, F.ALERTMANAGER})
@@ -69,8 +69,8 @@ _MOST_FIELDS: Final = 10
 
 
 def verbs_for(form: WebhookFormat, verbs: list[str]) -> list[str]:
-    """Those of the meant verbs that are sent in this form: to PagerDuty what wakes, and with that whatever may end it; to Alertmanager
-    the alarms, with their end."""
+    """Subset of `verbs` that this format sends. PagerDuty gets events that page and events that end an alert; Alertmanager gets the
+    alarms, with their end."""
     if form is F.ALERTMANAGER:
         return list(_ALERTS) if _ALERTS[0] in verbs else []
     if form is not F.PAGERDUTY:
@@ -80,11 +80,11 @@ def verbs_for(form: WebhookFormat, verbs: list[str]) -> list[str]:
 
 
 def address_problem_of(form: WebhookFormat, url: str) -> str:
-    """What is wrong with an address for this form, beside what is wrong with any, and what to do; empty when nothing is."""
+    """Problem of an address in this format, beside the general ones, with its fix; empty if there is none."""
     parts = urlsplit(url)
     if form is F.SLACK and parts.hostname in _SLACK_HOSTS:
         if parts.scheme != "https" or not _SLACK_PATH.fullmatch(parts.path):
-            return "This is no incoming webhook of Slack. Copy the one that Slack shows: https://hooks.slack.com/services/T…/B…/…"
+            return "This is no incoming webhook of Slack. Copy the address that Slack shows: https://hooks.slack.com/services/T…/B…/…"
     elif form in SECRET_ADDRESS and parts.path in ("", "/"):
         return (
             "The address has no path. Copy the whole address that the channel's settings show; it ends in its secret."
@@ -93,7 +93,7 @@ def address_problem_of(form: WebhookFormat, url: str) -> str:
 
 
 def routing_key_problem(key: str) -> str:
-    """What is wrong with an integration key of PagerDuty and what to do; empty when nothing is."""
+    """Problem of a PagerDuty integration key, with its fix; empty if there is none."""
     if _ROUTING_KEY.fullmatch(key):
         return ""
     return "A routing key has 32 letters and digits. Copy the integration key of an Events API v2 integration of the service."
@@ -184,9 +184,9 @@ def _no_links(text: str) -> str:
 
 
 def pagerduty_body(note: Note, *, routing_key: str, source: str) -> dict[str, Any]:
-    """A trigger or a resolve of the subject's one alert. `source` says whose installation it is.
+    """A trigger or a resolve of the subject's one alert. `source` names the installation.
 
-    Whatever wakes nobody is a resolve: a test among it, which shows that the key is taken and has nothing to resolve.
+    Events that page no person are sent as `resolve`, including test messages.
     """
     dedup_key = f"sluicegate:{note.subject.replace(' ', ':')}"
     severity = WAKES.get(note.verb)
@@ -215,7 +215,7 @@ def pagerduty_body(note: Note, *, routing_key: str, source: str) -> dict[str, An
 
 
 def address_in(form: WebhookFormat, target: str) -> str:
-    """Where a message in this form goes, if the webhook names `target`."""
+    """Address for a message in this format to the webhook's `target`."""
     return target.removesuffix("/").removesuffix(ALERTS_PATH) + ALERTS_PATH if form is F.ALERTMANAGER else target
 
 
@@ -223,7 +223,7 @@ def alert_of(note: Note, *, now: datetime, source: str) -> dict[str, Any]:
     """One alert. Its labels are its identity, so they are the same when it opens and when it closes. Texts that name no alarm (a
     test) are an alert that has ended.
 
-    The end of an open one lies ahead of `now`, so that it outlives one lost message, and ends by itself without us.
+    An open alert ends later than `now`: it survives one lost message, and ends by itself if Sluicegate stops.
     """
     facts = dict(note.facts)
     names = {"environment": "Environment", "model": "Model", "objective": "Objective", "severity": "Tier"}
@@ -246,7 +246,7 @@ def alerts_body(notes: Iterable[Note], *, now: datetime, source: str) -> bytes:
 def body_in(
     form: WebhookFormat, note: Note, *, routing_key: str = "", source: str = "Sluicegate", now: datetime | None = None
 ) -> bytes:
-    """The bytes that are sent in one of the services' forms, the same for the same note; to Alertmanager, at the same instant `now`."""
+    """Request body in a service's format. Equal notes give equal bytes; for Alertmanager also an equal `now`."""
     if form is F.ALERTMANAGER:
         return alerts_body([note], now=now or note.at, source=source)
     makers: dict[WebhookFormat, Callable[[Note], dict[str, Any]]] = {
@@ -258,7 +258,7 @@ def body_in(
 
 
 def readable(body: bytes) -> str:
-    """A body as people read it: indented, and without the backslashes of what is not ASCII."""
+    """A body for people: indented, with characters beyond ASCII unescaped."""
     return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
 
 

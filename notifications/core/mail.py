@@ -11,7 +11,7 @@ from notifications.core.note import Note
 
 
 def mail_of(event: Link, *, why: str, url: str = "") -> tuple[str, str]:
-    """(subject, text). `why` says to whom this is sent and how to end it; `url` is the page that shows it, where one is known."""
+    """(subject, text). `why`: recipient, and how to end these mails; `url`: its page, if known."""
     facts = event.facts if isinstance(event.facts, dict) else {}
     named = [str(facts[name]) for name in ("model", "candidate", "environment") if facts.get(name)]
     subject = f"{event.verb}: {' '.join(named) or f'{event.subject_type} {event.subject_id}'}"
@@ -31,7 +31,7 @@ def mail_of(event: Link, *, why: str, url: str = "") -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """An approval that a person is asked for. `due_at`: the stage's deadline, None where there is none."""
+    """A requested approval. `due_at`: the stage's deadline, or None."""
 
     rollout: int
     model: str
@@ -50,7 +50,7 @@ class Asked:
 
 
 def approval_mail(asked: Asked, *, public_url: str) -> tuple[str, str]:
-    """(subject, text): what is asked, by whom, until when, and where to answer."""
+    """(subject, text): the approval, the requester, the deadline, and the page for the answer."""
     until = (
         f"{asked.due_at:%Y-%m-%d %H:%M} UTC, this stage's deadline"
         if asked.due_at
@@ -80,7 +80,7 @@ def approval_mail(asked: Asked, *, public_url: str) -> tuple[str, str]:
 
 
 def rollback_mail(note: Note, *, public_url: str) -> tuple[str, str]:
-    """(subject, text) of a rollback of somebody's own model."""
+    """(subject, text) of a rollback, for the owners of the model."""
     facts = [f"{label}: {text}" for label, text in note.facts]
     lines = [f"{note.headline}.", "", note.sentence, "", *facts, f"At: {note.at:%Y-%m-%d %H:%M:%S} UTC"]
     return note.headline, "\n".join(

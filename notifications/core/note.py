@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ledger.core.chain import Link
 
-#: What happened, after what it happened to. A verb that is not here is said as it is written: `rollout.held` → "held".
+#: Predicate of each verb; its subject stands before it. A verb without an entry keeps its own word: `rollout.held` → "held".
 _PHRASES: Final[dict[str, str]] = {
     "rollout.requested": "was requested",
     "rollout.approval_requested": "waits for an approval",
@@ -35,7 +35,7 @@ _PHRASES: Final[dict[str, str]] = {
     "webhook.gave_up": "a notification was given up",
     "webhook.test": "a test, and nothing else",
 }
-#: What the button says that leads to a page.
+#: Labels of the buttons that lead to a page.
 _BUTTONS: Final[dict[str, str]] = {
     "rollout": "Open the rollout",
     "alarm": "Open the alarm",
@@ -44,7 +44,7 @@ _BUTTONS: Final[dict[str, str]] = {
     "release": "Open the release",
     "webhook": "Open the webhook",
 }
-#: Facts that are told first, with their labels.
+#: Facts that come first, with their labels.
 _FACTS: Final[dict[str, str]] = {
     "model": "Model",
     "candidate": "Candidate",
@@ -59,7 +59,7 @@ _FACTS: Final[dict[str, str]] = {
     "escalation": "Escalation",
 }
 
-#: What is shown as an example of what a webhook sends.
+#: The event of the example message.
 EXAMPLE: Final = Link(
     seq=812, at=datetime(2026, 3, 1, 12, 0, 0, 250000, tzinfo=UTC), act_id="0f4c", verb="rollout.stuck", subject_type="rollout",
     subject_id="17", actor="system:engine", from_state="rolling_back", to_state="stuck",
@@ -71,7 +71,7 @@ EXAMPLE: Final = Link(
 
 @dataclass(frozen=True)
 class Note:
-    """`facts` are (label, text). `url` is empty where nobody said under which address people reach the pages."""
+    """`facts` are (label, text). `url` is empty if the public address of the pages is not set."""
 
     verb: str
     seq: int | None  # of the event; None for a test
@@ -109,7 +109,7 @@ def _key(event: Link, facts: dict[str, Any]) -> str:
 
 
 def note_of_test(webhook: int, *, at: datetime, asked_by: str, public_url: str) -> Note:
-    """What a test delivery says."""
+    """Note of a test delivery."""
     return Note(
         verb="webhook.test", seq=None, subject=f"webhook {webhook}", headline=f"Webhook {webhook}: a test, and nothing else",
         sentence=f"{asked_by} asked for it. It arrived.", facts=(("By", asked_by),), at=at,
@@ -118,7 +118,7 @@ def note_of_test(webhook: int, *, at: datetime, asked_by: str, public_url: str) 
 
 
 def path_of(event: Link) -> str:
-    """The page where one sees it: that of its subject, or else the event's own in the log."""
+    """Page of the event's subject, or else the event's own page in the log."""
     facts = event.facts if isinstance(event.facts, dict) else {}
     if event.subject_type == "rollout" and event.subject_id.isdecimal():
         return f"/rollouts/{event.subject_id}/"

@@ -1,4 +1,4 @@
-"""What goes over the wire of a webhook: the body, its signature, and where it may go.
+"""A webhook's request: the body, its signature, and the permitted addresses.
 
 Source of the scheme: https://www.standardwebhooks.com (specification 1.0.0): headers `webhook-id`, `webhook-timestamp` and
 `webhook-signature: v1,<base64>`, HMAC-SHA256 over `id.timestamp.body`, secrets written `whsec_<base64>`.
@@ -48,13 +48,13 @@ def signatures(secrets: Sequence[str], message_id: str, timestamp: int, body: by
 
 
 def body_of(event: Link, *, url: str = "") -> bytes:
-    """The JSON that tells of an event, byte for byte the same at every attempt. `url`: the page that shows it, where one is known."""
+    """The JSON of an event, equal byte for byte at every attempt. `url`: its page, if known."""
     data = {name: value for name, value in vars(event).items() if name not in {"verb", "at", "prev_hash"}}
     return _body(event.verb, event.at.isoformat(timespec="microseconds"), data | _linked(url))
 
 
 def body_of_test(webhook: int, at: str, asked_by: str, *, url: str = "") -> bytes:
-    """The JSON of a test delivery. It tells of no event, so it has no `seq`."""
+    """The JSON of a test delivery. It has no event, so it has no `seq`."""
     data = {"seq": None, "subject_type": "webhook", "subject_id": str(webhook), "actor": asked_by}
     return _body(TEST, at, data | _linked(url))
 
@@ -68,7 +68,7 @@ def _body(verb: str, at: str, data: dict[str, Any]) -> bytes:
 
 
 def url_problem(url: str, *, may_be_private: bool) -> str:
-    """What is wrong with a webhook's address and what to do; empty when it may be tried."""
+    """Problem of a webhook's address, with its fix; empty if it may be tried."""
     if len(url) > LONGEST_TARGET:
         return f"The address has {len(url)} characters; {LONGEST_TARGET} are the most."
     if not url.isascii() or not url.isprintable() or " " in url:

@@ -1,4 +1,4 @@
-"""Sends the open alarms to every Alertmanager. What is lost comes again with the next round, so nothing of it is kept."""
+"""Sends the open alarms to every Alertmanager. The next round repeats a lost message, so no state is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def resend_alerts() -> int:
-    """How many Alertmanagers were told of open alarms."""
+    """Number of Alertmanagers that received open alarms."""
     open_ones = [(row, openings_for(row)) for row in alertmanagers()]
     told = _tell(open_ones)
     # While the messages were on their way an alarm may have closed, and its end may have come first.
@@ -32,7 +32,7 @@ def resend_alerts() -> int:
 
 
 def _tell(found: list[tuple[Webhook, list[Event]]]) -> int:
-    """How many Alertmanagers were sent their events; those without events are sent nothing."""
+    """Sends each Alertmanager its events, if any. Returns the number of messages."""
     messages, now = [], timezone.now()
     for row, events in found:
         if not events:

@@ -23,20 +23,20 @@ from notifications.queries.recipients import Recipients, recipients_of
 
 @dataclass(frozen=True)
 class OutboundMessage:
-    """Everything that sending takes, so that a sender needs no database. Its representation tells no secret."""
+    """Everything that sending takes, so that a sender needs no database. Its representation holds no secret."""
 
     delivery_id: UUID
     number: int  # of the attempt
     kind: ReceiverKind
     format: str  # of a webhook
-    target: str = field(repr=False)  # where it really goes
+    target: str = field(repr=False)  # the address that is called
     may_be_private: bool
     verb: str
     body: bytes = field(default=b"", repr=False)  # of a webhook
     mail: tuple[str, str] = ("", "")  # subject and text
     secrets: tuple[str, ...] = field(default=(), repr=False)  # that sign
     problem: str = ""  # why it cannot be sent at all
-    is_withdrawn: bool = False  # whether that is because nobody needs it any more
+    is_withdrawn: bool = False  # whether its recipient no longer needs it
 
 
 def message_of(delivery: Delivery, *, asked_by: str = "") -> OutboundMessage:
@@ -101,9 +101,9 @@ def _personal_mail(event: Event, found: Recipients) -> tuple[str, str]:
     return approval_mail(asked, public_url=settings.PUBLIC_URL)
 
 
-#: What helps where a secret cannot be read: whether it is one that signs → the sentence.
+#: Fix for an unreadable secret: whether it signs → the sentence.
 _REPAIRS = {
-    True: "Rotate it, and give the receiver the new one.",
+    True: "Rotate the secret, and give the new secret to the receiver.",
     False: "Write the address or the routing key into the webhook anew.",
 }
 
@@ -139,12 +139,12 @@ def _note_of(delivery: Delivery, asked_by: str) -> Note:
 
 
 def installation() -> str:
-    """Which installation speaks, for whoever has several."""
+    """Name of this installation, for receivers with several."""
     return urlsplit(settings.PUBLIC_URL).hostname or "Sluicegate"
 
 
 def example_of(row: Webhook) -> str:
-    """What a rollback that is stuck would look like to this webhook's receiver, as text. Secrets are left out."""
+    """Example of a stuck rollback for this webhook's receiver, as text without secrets."""
     note = note_of(EXAMPLE, public_url=settings.PUBLIC_URL)
     if row.format == WebhookFormat.SIGNED:
         return readable(body_of(EXAMPLE, url=note.url))
@@ -152,7 +152,7 @@ def example_of(row: Webhook) -> str:
 
 
 def secrets_of(row: Webhook) -> tuple[str, ...]:
-    """The secrets that sign now: the newest first, then the one before for as long as it overlaps. Raises Unreadable."""
+    """The secrets that sign now: the newest first, then the previous secret during its overlap. Raises Unreadable."""
     found = [row.secret] if row.secret else []
     if row.previous_secret and row.previous_until and row.previous_until > timezone.now():
         found.append(row.previous_secret)

@@ -19,16 +19,16 @@ from notifications.dispatcher.outbound_message import OutboundMessage, message_o
 from notifications.models import Delivery, Webhook
 
 log = logging.getLogger(__name__)
-#: Receivers that are sent to concurrently, each one delivery after the other: a slow one delays only itself.
+#: Receivers served concurrently, each with one delivery at a time: a slow receiver delays only itself.
 SENDERS = 8
-#: The worker's thread is then free for other jobs; the scheduler makes the job due again for what is left.
+#: The worker's thread is then free for other jobs; the scheduler makes the job due again for the rest.
 LONGEST_ROUND_S = 20.0
 #: While messages are being sent, new events are looked for this often.
 LOOK_EVERY_S = 1.0
 
 
 def run_round(is_ours: Callable[[], bool]) -> int:
-    """How many attempts were made until nothing was due, the time was up, or `is_ours()` said no."""
+    """Number of attempts until nothing was due, the time was up, or `is_ours()` returned False."""
     drop_old()
     return _Round(is_ours).run()
 
@@ -68,7 +68,7 @@ class _Round:
             collect()
 
     def _messages(self) -> list[tuple[int, OutboundMessage]]:
-        """The next messages to send: as many as there are free senders, no two to one webhook."""
+        """The next messages to send: at most one for each free sender and each webhook."""
         busy = {webhook for webhook, _ in self.busy.values()}
         waiting = [pair for pair in next_due() if pair[0] not in busy]
         waiting.sort(key=lambda pair: self.last_turn.get(pair[0], 0))
@@ -77,7 +77,7 @@ class _Round:
 
 
 def send_test(*, actor: Actor, webhook: Webhook) -> Delivery:
-    """A test delivery that was sent just now, whether it arrived or not; its `tries` say how it went. Raises Refused."""
+    """A test delivery that was sent just now, whether it arrived or not; its `tries` hold the outcome. Raises Refused."""
     delivery = start_test(actor=actor, webhook=webhook)
     message = message_of(delivery, asked_by=actor.name)
     _record(message, send(message))
@@ -85,14 +85,14 @@ def send_test(*, actor: Actor, webhook: Webhook) -> Delivery:
 
 
 def send(message: OutboundMessage) -> Outcome:
-    """One attempt; whatever goes wrong is in the outcome."""
+    """One attempt, with every error in its outcome."""
     try:
         if message.problem:
             return Outcome(message.problem, is_withdrawn=message.is_withdrawn)
         return _post(message) if message.kind is ReceiverKind.WEBHOOK else _mail(message)
     except Exception as error:  # one message that cannot be sent must not delay the others
         log.exception("delivery %s cannot be sent", message.delivery_id)
-        return Outcome(f"It cannot be sent: {type(error).__name__}. The worker's log tells more.")
+        return Outcome(f"It cannot be sent: {type(error).__name__}. See the worker's log.")
 
 
 def _post(message: OutboundMessage) -> Outcome:

@@ -20,7 +20,7 @@ PERSONAL = (APPROVAL, *ROLLBACKS, ALARM)
 
 @dataclass(frozen=True)
 class Recipients:
-    """`need` is what for, the same however often an event repeats it; `approval` is what is asked, where something is."""
+    """`need`: the occasion, equal for repeated events; `approval`: the requested approval, if any."""
 
     need: str
     people: tuple[User, ...]
@@ -28,9 +28,9 @@ class Recipients:
 
 
 def recipients_of(event: Event) -> Recipients | None:
-    """Who is to have a mail of the event as things are now; None where nobody is.
+    """Recipients of a mail about the event at present, or None.
 
-    Only who has an address, is active and did not switch it off.
+    Only active users with an address who did not switch it off.
     """
     if not event.subject_id.isdecimal():
         return None
@@ -56,5 +56,5 @@ def _reachable(people: list[User], choice: str) -> tuple[User, ...]:
 
 
 def mail_choice_of(user: User) -> MailChoice:
-    """What the person chose; everything, unless they said otherwise."""
+    """The person's choice of mails; all of them by default."""
     return MailChoice.objects.filter(user=user).first() or MailChoice(user=user)

@@ -26,10 +26,10 @@ def webhooks_of(actor: Actor) -> QuerySet[Webhook]:
 
 
 def _sight_of(actor: Actor) -> tuple[bool, frozenset[str] | None]:
-    """Whether the webhooks of no team are among those that the actor may manage, and the teams whose webhooks are; None for every."""
+    """(whether the actor may manage the webhooks without a team, slugs of the teams with manageable webhooks or None for all)."""
     if actor.is_admin or actor.is_system:
         return True, None
-    is_whole = actor.scope.has_model(None)  # a webhook tells of all the team's models
+    is_whole = actor.scope.has_model(None)  # a webhook covers all models of the team
     return False, teams_where(actor, Verb.MANAGE_WEBHOOKS) if is_whole else frozenset()
 
 
@@ -46,7 +46,7 @@ def _webhooks(has_teamless: bool, teams: frozenset[str] | None) -> QuerySet[Webh
 
 
 def given_up_on(actor: Actor) -> list[Webhook]:
-    """Those of the actor's webhooks that are on and whose last delivery was given up."""
+    """The actor's active webhooks with a last delivery that was given up."""
     return list(_given_up_on(*_sight_of(actor)))
 
 
@@ -55,7 +55,7 @@ def _given_up_on(*sight: Any) -> QuerySet[Any, Any]:
 
 
 def get_webhook(actor: Actor, pk: int) -> Webhook:
-    """Raises NotFound, also for one that the actor may not manage."""
+    """The webhook. Raises NotFound, also if the actor may not manage it."""
     found = webhooks_of(actor).filter(pk=pk).first()
     if found is None:
         raise NotFound(
@@ -82,12 +82,12 @@ def deliveries_of(webhook: Webhook) -> QuerySet[Delivery]:
 
 
 def events_for(webhook: Webhook) -> QuerySet[Event]:
-    """What the webhook's team may read, or everything when it is nobody's, whatever its verbs."""
+    """Events that the webhook's team may read, of all verbs; every event if it has no team."""
     return events() if webhook.team is None else events_of_team(webhook.team.slug)
 
 
 def deliveries_of_rollout(rollout_id: int, team: str) -> list[dict[str, Any]]:
-    """Deliveries of a rollout's events to its team's and to everybody's webhooks, the oldest first; targets are not told.
+    """Deliveries of a rollout's events to its team's webhooks and to webhooks without a team, the oldest first, without targets.
 
     `{"webhook", "kind", "verb", "state", "attempts", "at", "ended_at"}`; those that ended are kept for 30 days.
     """

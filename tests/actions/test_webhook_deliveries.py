@@ -379,7 +379,7 @@ class TestReplay:
         monkeypatch.setattr(deliveries, "MOST_REPLAYED", 2)
         with pytest.raises(Invalid, match="later time"):
             actions.replay_since(actor=ENGINE, webhook=row, since=events[0].at)
-        with pytest.raises(Invalid, match="Send a new one"):
+        with pytest.raises(Invalid, match="Send a new test"):
             actions.replay_delivery(actor=ENGINE, delivery=rounds.send_test(actor=ENGINE, webhook=row))
         row = actions.change_webhook(
             actor=ENGINE, webhook=row, expected_version=row.version, changes={"is_active": False}

@@ -157,7 +157,7 @@ def test_a_secret_that_cannot_be_read_says_what_to_do(receiver: Receiver, settin
         ({"format": "slack", "target": "https://hooks.slack.com/triggers/1"}, "no incoming webhook of Slack"),
         ({"format": "teams", "target": "https://example.com"}, "has no path"),
         ({"format": "pagerduty", "routing_key": "short"}, "32 letters and digits"),
-        ({"format": "pagerduty", "routing_key": KEY, "verbs": ["rollout.promoted"]}, "wakes anybody"),
+        ({"format": "pagerduty", "routing_key": KEY, "verbs": ["rollout.promoted"]}, "pages for none"),
         ({"format": "slack", "target": "https://a.example/x", "routing_key": KEY}, "Only PagerDuty"),
         ({"kind": "email", "format": "slack", "target": "a@example.com"}, "An e-mail has no format"),
         ({"format": "slack", "target": "http://169.254.169.254/latest"}, "never connects to"),

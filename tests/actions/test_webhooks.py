@@ -129,7 +129,7 @@ class TestSending:
         row = subscribe(receiver.url)
         known, settings.SECRET_KEY = settings.SECRET_KEY, "another one altogether, quite long enough"
         tried = rounds.send_test(actor=ENGINE, webhook=row).tries.get()
-        assert "SLUICEGATE_SECRET_KEY" in tried.error and "Rotate it" in tried.error
+        assert "SLUICEGATE_SECRET_KEY" in tried.error and "Rotate the secret" in tried.error
         settings.SECRET_KEY_FALLBACKS = [known]
         assert rounds.send_test(actor=ENGINE, webhook=row).state == S.DELIVERED
 
@@ -261,7 +261,7 @@ class TestForms:
     def test_there_is_an_end_to_how_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("notifications.actions.webhooks.MOST_PER_TEAM", 2)
         subscribe("https://example.com/1"), subscribe("https://example.com/2")
-        with pytest.raises(Invalid, match="Delete one"):
+        with pytest.raises(Invalid, match="Delete an unused"):
             subscribe("https://example.com/3")
 
     def test_every_change_takes_the_version_that_was_seen_and_is_told(self) -> None:
