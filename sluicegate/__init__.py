@@ -1,1 +1,1 @@
-"""The project: settings, API-wide rules, the one-machine stack and the command line."""
+"""The project: settings, API-wide rules, the stack for a single machine, and the command line."""

@@ -176,7 +176,7 @@ def _below(field: str, name: str | int) -> str:
     return f"{field}[{name}]" if isinstance(name, int) else f"{field}.{name}".strip(".")
 
 
-@csrf_exempt  # nothing happens here, and a program must be told so in its own words
+@csrf_exempt  # nothing happens here, and a program needs an answer in JSON
 def unknown_address(request: HttpRequest, *args: object, **kwargs: object) -> JsonResponse:
     """Problem JSON (404) for unknown addresses under /api/."""
     detail = f"There is no {request.path} in this API; see {API}/schema."

@@ -12,6 +12,6 @@ class SluicegateConfig(AppConfig):
         from sluicegate.logs import configure
         from sluicegate.management_address import serve_as_configured
 
-        keep_private()  # whoever starts this process: uploads, logs and servers' folders are no other user's business
+        keep_private()  # other users must not read uploads, logs and servers' folders
         configure()
         serve_as_configured()

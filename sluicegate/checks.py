@@ -42,7 +42,7 @@ SELECT rolsuper, EXISTS (
 
 @register(Tags.security, deploy=True)
 def database_role_is_plain(app_configs: Any = None, **_: Any) -> list[Warning]:
-    """A warning where the services' role could drop the triggers that protect releases and the log; silent without a database."""
+    """A warning if the services' role could drop the triggers that protect releases and the log; silent without a database."""
     try:
         with connection.cursor() as cursor:
             cursor.execute(_COULD_DROP_TRIGGERS)

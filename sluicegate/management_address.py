@@ -104,7 +104,7 @@ class ManagementServer(socketserver.ThreadingMixIn, WSGIServer):
         while not self._closing.is_set():
             try:
                 note_process(self.address, self.name)
-            except Exception as error:  # the database may be away; it is told later
+            except Exception as error:  # the database may be away; the next turn retries
                 log.info("management_address_not_told", address=self.address, error=str(error))
             finally:
                 connection.close()
@@ -128,7 +128,7 @@ def _plain(start: _Start, status: str, said: str) -> list[bytes]:
 
 
 def serve_as_configured() -> None:
-    """Begins to answer if an address is configured. Once for a process; says in the log where."""
+    """Begins to answer if an address is configured. Once for a process; logs the address."""
     if not settings.MANAGEMENT_ADDRESS or _served:
         return
     try:

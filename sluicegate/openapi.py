@@ -61,12 +61,12 @@ class ApiSchema(AutoSchema):
         if self.view.get_authenticators():
             found |= {401, 403}
         if len(asked) < len(operation.get("parameters", [])):
-            found.add(404)  # what the path names
+            found.add(404)  # the path's objects
         if "cursor" in asked:
             found.add(404)
         if asked or "requestBody" in operation:
             found.add(422)
-        if self.method in _WRITING:  # a body that should not be there is read, too; what it names may not be there
+        if self.method in _WRITING:  # an unexpected body is read, too; its objects may not exist
             found |= {400, 404, 408, 411, 413, 415, 422}
         if self.method != "GET":
             found.add(409)

@@ -31,7 +31,7 @@ DUTIES: tuple[Callable[[], object], ...] = (wake_dispatcher, wake_alerts, dispat
 
 
 class Scheduler:
-    """One scheduler process. `every_s`: seconds between two looks; `lease_s`: after which another one takes over."""
+    """A scheduler process. `every_s`: seconds between two looks; `lease_s`: time until another scheduler takes over."""
 
     def __init__(self, *, owner: str = "", every_s: float = EVERY_S, lease_s: float = LEASE_S) -> None:
         self.every_s = every_s

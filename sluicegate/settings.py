@@ -138,7 +138,7 @@ def _database(url: str) -> dict[str, object]:
             "options": "-c lock_timeout=4000 -c statement_timeout=30000 -c idle_in_transaction_session_timeout=30000",
             # A host that is cut off answers nothing at all, and a kernel by itself believes in a connection for a quarter of an hour.
             "connect_timeout": 10,  # s; a busy machine is no lost one
-            "tcp_user_timeout": 10_000,  # ms that what was sent may stay unacknowledged
+            "tcp_user_timeout": 10_000,  # ms that sent data may stay unacknowledged
             "keepalives_idle": 5,  # s
             "keepalives_interval": 2,  # s
             "keepalives_count": 3,
@@ -204,7 +204,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "unacked_restore_throttle": 1,
     # Who enqueues must not wait for a broker that is away: the row is there, and the sweep sends it later.
     "socket_connect_timeout": 1,
-    "socket_timeout": 2,  # one that takes connections and says nothing would hold its caller for ever
+    "socket_timeout": 2,  # a silent server would hold its caller for ever
     "max_retries": 0,
     "interval_start": 0,
     "interval_step": 0,
@@ -277,7 +277,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "sluicegate.api.CursorPagination",
     "PAGE_SIZE": 50,
     "EXCEPTION_HANDLER": "sluicegate.api.problem_handler",
-    "DEFAULT_METADATA_CLASS": None,  # OPTIONS is 405: the schema says what an address takes
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS is 405: the schema describes an address
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {

@@ -54,7 +54,7 @@ def cut_off(scope: MutableMapping[str, Any]) -> None:
 
 
 def raise_file_limit() -> int:
-    """How many files this process may have open, after it has asked for as many as it can get, 8,192 at most."""
+    """Bound of open files of this process, after it has raised the bound, 8,192 at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -64,7 +64,7 @@ def raise_file_limit() -> int:
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Ends a connection whose head is too large (431) or too slow (408), or that waits for nothing while others cannot come in."""
+    """Ends a connection with a head that is too large (431) or too slow (408), or an idle connection while others wait."""
 
     _is_in_head = True
     _is_refused = False
@@ -111,7 +111,7 @@ class BoundedHttp(HttpToolsProtocol):
             end()
 
     def _kept_open(self) -> Callable[[], object] | None:
-        """What ends the answer that is kept open; None where there is none."""
+        """The end of the answer that is kept open, or None."""
         end: Callable[[], object] | None = self.cycle.scope["state"].get(_KEPT) if self._is_answering() else None
         return end
 
@@ -136,7 +136,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _on_late(self) -> None:
         self._head_timer = None
-        if self._is_answering():  # half a request behind one that is being answered: it waits for that answer
+        if self._is_answering():  # half a request behind an open answer: it waits for that answer
             self._begin_head()
         else:
             self._refuse(408)
@@ -149,7 +149,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._end_head()
         if self.transport.is_closing():
             return
-        if not self._is_answering():  # else the answer would stand inside another one
+        if not self._is_answering():  # else the answer would stand inside another answer
             title, said = _WORDS[status]
             head = b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head % (status, title, len(said)) + said)

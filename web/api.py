@@ -1,4 +1,4 @@
-"""What the API tells that only the pages' room can put together: a post-mortem with its plots."""
+"""API of post-mortems, which only the pages' room can put together with their plots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AS = [OpenApiParameter("as", str, enum=["html", "md"], description="the whole a
 
 
 class PostMortemOut(Shape):
-    """What is written down of an ended rollout. Instants ISO 8601 in UTC, durations in seconds."""
+    """Post-mortem of an ended rollout. Instants ISO 8601 in UTC, durations in seconds."""
 
     rollout: int
     title: str
@@ -53,7 +53,7 @@ class PostMortemView(APIView):
 
     @extend_schema(operation_id="rollouts_post_mortem", parameters=_AS, responses=PostMortemOut)
     def get(self, request: Request, rollout_id: int) -> Response:
-        """Of an ended rollout: what, the clock, users hit, who was told, other policies, what next."""
+        """Post-mortem: timeline, users hit, notifications, other policies, next steps."""
         rollout = get_rollout(actor_of(request), rollout_id)
         found = post_mortem_of(rollout)
         kind = request.query_params.get("as", "")

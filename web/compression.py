@@ -7,8 +7,8 @@ from django.middleware.gzip import GZipMiddleware
 
 
 class GzippedPages(GZipMiddleware):
-    """HTML alone: files of releases are large or compressed already, answers of the API may hold secrets beside what a caller
-    sent, and a stream must not wait in a buffer. Django adds random bytes, so that a page's length tells nothing (BREACH)."""
+    """Compresses HTML alone: files of releases are large or compressed, API answers may hold secrets beside the caller's input,
+    and a stream must not wait in a buffer. Django adds random bytes, so that a page's length reveals nothing (BREACH)."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         is_page = response.get("Content-Type", "").startswith("text/html")

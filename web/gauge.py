@@ -1,4 +1,4 @@
-"""Where a number stands against its limit, as the parts of a drawing: pure."""
+"""A number's place against its limit, as the parts of a drawing: pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADROOM = 1.25
 
 @dataclass(frozen=True)
 class Gauge:
-    """`kind`: ok, bad or idle (cannot be told). `fill_pct` and `limit_pct`: of the bar's width, in [0, 100]. `said`: in words."""
+    """`kind`: ok, bad or idle (unknown). `fill_pct` and `limit_pct`: of the bar's width, in [0, 100]. `said`: in words."""
 
     kind: str
     fill_pct: float
@@ -22,10 +22,10 @@ class Gauge:
 
 @dataclass(frozen=True)
 class EvidenceCard:
-    """What the evidence says of one guard (`_parts/evidence.html`): `kind` is bad, ok, waiting or idle, `said` the verdict in a
-    word or two, `number` what was measured, `against` what it is held against.
+    """Evidence of a guard (`_parts/evidence.html`): `kind` is bad, ok, waiting or idle, `said` the verdict in a
+    word or two, `number` the measured value, `against` its limit.
 
-    `worse` and `fine`, in [0, 1], say how full the evidence for either is: it counts once it is full. `note` is a sentence.
+    `worse` and `fine`, in [0, 1], are the shares of the evidence for either: it counts at 1. `note` is a sentence.
     """
 
     title: str

@@ -37,7 +37,7 @@ class Filter:
 
 
 def asked(request: HttpRequest, *filters: Filter) -> list[Filter]:
-    """The filters with what the address says; an option that does not exist, and a zero byte, are as if nothing was said."""
+    """The filters with the address's values; an unknown option and a zero byte count as absent."""
     found = []
     for one in filters:
         value = request.GET.get(one.name, "").replace("\0", "").strip()[:LONGEST_WORD]
@@ -48,6 +48,6 @@ def asked(request: HttpRequest, *filters: Filter) -> list[Filter]:
 
 
 def sort_asked(request: HttpRequest, keys: Sequence[str], default: str) -> str:
-    """`key` or `-key` (the other way round) as the address says it, if the list has that order; else the default."""
+    """The address's `key` or `-key` (descending) if the list has that order, else the default."""
     wanted = request.GET.get("sort", "")
     return wanted if wanted.removeprefix("-") in keys else default

@@ -40,7 +40,7 @@ class Looks:
 
 
 def looks_of(request: HttpRequest) -> Looks:
-    """What the browser's cookie says; the defaults where it says nothing, or nothing that we know."""
+    """The browser's choice by its cookie; the defaults if it has none or an unknown value."""
     said = request.COOKIES.get(COOKIE, "").split(".")
     known = {name: value for (name, choices), value in zip(CHOICES.items(), said, strict=False) if value in choices}
     return Looks(**known)
@@ -48,7 +48,7 @@ def looks_of(request: HttpRequest) -> Looks:
 
 def shell(request: HttpRequest) -> dict[str, Any]:
     """Context processor: what `base.html` needs on every page. What waits for the person is counted when it is shown, and by one
-    query; a page that knows it already says so in its own facts."""
+    query; a page with the answer passes it in its facts."""
     return {
         "looks": looks_of(request),
         "approvals_waiting": SimpleLazyObject(lambda: _counted(request).waiting),
@@ -74,7 +74,7 @@ def main_links(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose(request: HttpRequest) -> HttpResponse:
-    """Keeps what the form says, and goes back to where it was sent from."""
+    """Stores the form's choice, and returns to the page that sent it."""
     then = request.POST.get("next", "")
     if not url_has_allowed_host_and_scheme(then, allowed_hosts=None):
         then = reverse("overview")

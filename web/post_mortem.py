@@ -68,13 +68,13 @@ def next_steps(rollout: Rollout) -> list[str]:
         return [
             f"{stable} serves again: nothing has to be done for users now.",
             f"Compare {candidate} with {stable}: their configuration, metrics and golden answers.",
-            f"A release never changes: mend the cause, push a new one, and let its gates prove it. {candidate} stays as it is.",
+            f"A release never changes: fix the cause, push a new release, and let its gates prove it. {candidate} stays as it is.",
             "Give the golden set or the load gate a case of what went wrong, so that the next release meets it before users do.",
         ]
     if rollout.state == S.PROMOTED:
         return [f"{candidate} serves everything. While its undo window is open, one step goes back."]
     if rollout.state in _BACK:
-        return [f"{candidate} keeps its traffic until another release takes it: roll out one that works."]
+        return [f"{candidate} keeps its traffic until another release takes it: roll out a working release."]
     return ["Nothing was moved: users saw no difference. Start another rollout when its cause is settled."]
 
 
@@ -103,10 +103,10 @@ def markdown_of(found: Mapping[str, Any], address: str = "") -> str:
         [(one["after"], one["action"], one["reason"], one["actor"]) for one in found["log"]],
     )
     lines += ["", "## Requests to look at", ""]
-    lines += _examples(found["examples"]) or ["No gateway told of a request that failed or was slow."]
-    lines += ["", "## Who was told", ""]
+    lines += _examples(found["examples"]) or ["No gateway has reported a failed or slow request."]
+    lines += ["", "## Notifications", ""]
     told = [(one["after"], one["webhook"], one["verb"], one["state"]) for one in found["told"]]
-    lines += _table(("After", "Who", "Of", "Delivery"), told) if told else ["No webhook was told of it."]
+    lines += _table(("After", "Who", "Of", "Delivery"), told) if told else ["No webhook received its events."]
     lines += ["", "## What to do next", "", *[f"- {_plain(one)}" for one in found["next"]], ""]
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ _LEAST_S: Final = 3.0
 
 
 def left_of(result: GateResult, now: datetime) -> str:
-    """How long a running gate will take at the pace that it has, in words; empty where that cannot be told yet."""
+    """Remaining time of a running gate at its present pace, in words; empty if unknown."""
     if result.verdict or result.started_at is None or not result.progress_total or not result.progress_done:
         return ""
     ran_s = (now - result.started_at).total_seconds()

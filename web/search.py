@@ -1,4 +1,4 @@
-"""What the search finds: addresses of models, releases, rollouts, people, codes and pages. It changes nothing."""
+"""Search: addresses of models, releases, rollouts, people, codes and pages. It changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PAGES: Final = (
 
 @dataclass(frozen=True)
 class Hit:
-    """An address: `kind` is what it is the address of, `text` what else one should know of it."""
+    """An address: `kind` is the kind of its target, `text` a useful detail."""
 
     kind: str
     title: str
@@ -47,7 +47,7 @@ class Hit:
 
 
 def search(actor: Actor, text: str) -> list[Hit]:
-    """At most MOST_HITS addresses of what the actor may see, the most exact first; none for an empty text."""
+    """At most MOST_HITS visible addresses, the most exact first; none for an empty text."""
     wanted = " ".join(text.replace("\0", "").split())[:LONGEST_TEXT]
     return list(_hits(actor, wanted))[:MOST_HITS] if wanted else []
 

@@ -1,4 +1,4 @@
-"""Middleware: every answer says what a browser may do with it, so that injected markup finds nothing that runs."""
+"""Middleware: every answer limits the browser, so that injected markup cannot run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-#: What no page of ours uses.
+#: Features that no page uses.
 PERMISSIONS_POLICY: Final = ", ".join(
     f"{feature}=()"
     for feature in (
@@ -39,7 +39,7 @@ _WORKER: Final = re.compile(r"/static/web/upload/upload-worker(\.[0-9a-f]{12})?\
 
 
 def worker_policy() -> str:
-    """Of the worker's own file: WebAssembly, and the bucket that parts are sent to, where there is one."""
+    """For the worker's own file: WebAssembly, and the bucket for uploaded parts, if any."""
     try:
         store = store_origin()
     except Exception:

@@ -1,4 +1,4 @@
-"""The pages' own files under names that tell their content (so that browsers keep them for ever), compressed, collected at start."""
+"""The pages' own files under names with a hash of their content (so that browsers keep them for ever), compressed, collected at start."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def collect() -> bool:
     """Collects the files into `STATIC_ROOT`, unless they lie there as they are now; whether there was something to do.
 
     The web process calls it before it serves, so that no installation needs a step for it. Two that start at once wait for each
-    other. Raises ImproperlyConfigured where the folder cannot be written and does not have them.
+    other. Raises ImproperlyConfigured if the folder is read-only and lacks them.
     """
     if settings.DEBUG:
-        return False  # they are served from where they are written
+        return False  # served from their source folder
     root = Path(settings.STATIC_ROOT)
     wanted = _digest_of_sources()
     if _made_from(root) == wanted:
@@ -62,7 +62,7 @@ def collect() -> bool:
             fresh.replace(root / _MADE_FROM)
     except OSError as error:
         if {name for name, _ in _sources()} <= _collected(root):
-            return False  # somebody did it before, for a web process that may not write
+            return False  # already collected, for a web process that may not write
         raise ImproperlyConfigured(
             f"The pages' files cannot be collected into {root}: {error}. Make that folder writable for the web process, or run "
             "`manage.py collectstatic` with the same SLUICEGATE_STATE_DIR before."

@@ -18,7 +18,7 @@ AT_ONCE = 200
 
 
 async def in_threads(lines: Generator[bytes]) -> AsyncIterator[bytes]:
-    """What the generator makes, in the way that an ASGI server consumes; it is closed also where the caller leaves."""
+    """The generator's items, as an ASGI server consumes them; closed also if the caller leaves."""
 
     def some() -> list[bytes]:
         return list(islice(lines, AT_ONCE))

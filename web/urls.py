@@ -62,7 +62,7 @@ from web.pages.forms import posted
 
 
 def _forms(page: str, at: str, *forms: tuple[str, Callable[..., HttpResponse], str]) -> Iterator[URLPattern]:
-    """The addresses of the forms of one page, each (its own part, view, name) below `at`, of whose arguments the page is made."""
+    """The addresses of the forms of one page, each (its own part, view, name) below `at`, from whose arguments the view builds the page."""
     kept = re.findall(r"<\w+:(\w+)>", at)
     for own, view, name in forms:
         yield path(f"{at}{own}/", posted(view, page, *kept), name=name)
@@ -125,7 +125,7 @@ urlpatterns = [
     ),
     path("models/<slug:slug>/activity/", require_GET(model_tabs.activity), name="model_activity"),
     path("models/<slug:slug>/roll-back/", posted(models.roll_back, "model", "slug"), name="model_roll_back"),
-    # a release: its tabs, what is said of it, comparing
+    # a release: its tabs, comments, comparing
     path("models/<slug:slug>/r/<int:number>/", require_GET(releases.release), name="release"),
     path("models/<slug:slug>/r/<int:number>/files/", require_GET(release_files.files), name="release_files"),
     path("models/<slug:slug>/r/<int:number>/files/<path:path>", require_GET(release_files.file), name="release_file"),

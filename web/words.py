@@ -93,5 +93,5 @@ KINDS: Final[dict[str, str]] = {"ok": "check", "running": "play", "waiting": "cl
 
 
 def look_of(word: str) -> tuple[str, str]:
-    """(kind, icon) of a state's word; those of nothing in particular for a word that nobody knows."""
+    """(kind, icon) of a state's word; neutral for an unknown word."""
     return WORDS.get(word, ("idle", "dot"))

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import extend_schema, extend_schema_view
-from rest_framework import generics, serializers
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH_OPTIONAL, StrictSerializer, actor_of, read_body, version_if_sent
 from accounts.api.responses import versioned
+from accounts.api.shapes import Shape, described
 from registry import actions, queries
-from registry.models import Alias, AliasEvent
 from registry.queries import aliases
 
 
-class AliasOut(serializers.Serializer[Alias]):
+class AliasOut(Shape):
     """A name that points to a release, and the digest of that release: pin the digest, not the name."""
 
-    model = serializers.CharField(source="model.slug")
-    name = serializers.CharField()
-    release = serializers.CharField(
-        source="release.name", allow_null=True, help_text="such as r14; null once it was cleared"
-    )
-    digest = serializers.CharField(source="release.digest", allow_null=True)
-    version = serializers.IntegerField(help_text="for If-Match")
-    changed_at = serializers.DateTimeField()
+    model = CharField(source="model.slug")
+    name: str
+    release: str | None = described("such as r14; null once it was cleared", source="release.name")
+    digest: str | None = described(source="release.digest")
+    version: int = described("for If-Match")
+    changed_at: datetime
 
 
 class AliasIn(StrictSerializer):
-    release = serializers.CharField(allow_null=True, help_text="such as r14; null clears the alias")
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
+    release: str | None = described("such as r14; null clears the alias")
+    reason = CharField(required=False, default="", allow_blank=True, max_length=2000)
 
 
-class AliasEventOut(serializers.Serializer[AliasEvent]):
-    version = serializers.IntegerField()
-    from_release = serializers.CharField(source="from_release.name", allow_null=True)
-    to_release = serializers.CharField(source="to_release.name", allow_null=True)
-    actor = serializers.CharField()
-    reason = serializers.CharField()
-    at = serializers.DateTimeField()
+class AliasEventOut(Shape):
+    version: int
+    from_release: str | None = described(source="from_release.name")
+    to_release: str | None = described(source="to_release.name")
+    actor: str
+    reason: str
+    at: datetime
 
 
 @extend_schema_view(get=extend_schema(operation_id="aliases_list", responses=AliasOut(many=True)))

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import generics, serializers
 
 from accounts.api.requests import actor_of
-from registry.models import Release
+from accounts.api.shapes import Shape, described
 from registry.queries.drafts import drafts_for
 
 
-class DraftBrief(serializers.Serializer[Release]):
+class DraftBrief(Shape):
     """A draft in a list: what it announced, what of it is there, and what is on its way."""
 
-    id = serializers.UUIDField()
+    id: UUID
     model = serializers.CharField(source="model.slug")
-    author = serializers.CharField(source="author.username", allow_null=True)
-    version = serializers.IntegerField(help_text="for If-Match")
-    created_at = serializers.DateTimeField()
-    announced_files = serializers.IntegerField(help_text="0: none were, and any may be sent")
-    announced_bytes = serializers.IntegerField()
-    held_files = serializers.IntegerField(help_text="there and verified")
-    held_bytes = serializers.IntegerField()
-    open_uploads = serializers.IntegerField(help_text="files of which parts are missing")
-    read_uploads = serializers.IntegerField(help_text="files that are being verified")
-    bad_uploads = serializers.IntegerField(help_text="files that were found wrong")
+    author: str | None = described(source="author.username")
+    version: int = described("for If-Match")
+    created_at: datetime
+    announced_files: int = described("0: none were, and any may be sent")
+    announced_bytes: int
+    held_files: int = described("there and verified")
+    held_bytes: int
+    open_uploads: int = described("files of which parts are missing")
+    read_uploads: int = described("files that are being verified")
+    bad_uploads: int = described("files that were found wrong")
 
 
 @extend_schema_view(

@@ -2,67 +2,67 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
-from rest_framework import generics, serializers
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, ChoiceField, ListField
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH_OPTIONAL, PlainText, StrictSerializer, actor_of, read_body, version_if_sent
 from accounts.api.responses import versioned
+from accounts.api.shapes import Shape, described
 from registry import actions, queries
 from registry.core.reviews import SECTIONS, SIDES
-from registry.models import ReleaseNote, ReviewComment
 from registry.queries import reviews
 
 
-class NoteOut(serializers.Serializer[ReleaseNote]):
+class NoteOut(Shape):
     """What people say of a release, outside its digest. Plain text: whoever shows it escapes it."""
 
-    version = serializers.IntegerField(help_text="for If-Match")
-    text = serializers.CharField()
-    tags = serializers.ListField(child=serializers.CharField())
-    written_by = serializers.CharField()
-    at = serializers.DateTimeField()
+    version: int = described("for If-Match")
+    text: str
+    tags: list[str]
+    written_by: str
+    at: datetime
 
 
 class NoteIn(StrictSerializer):
     problem_code = "invalid_note"
     text = PlainText()
-    tags = serializers.ListField(child=PlainText(), default=list, help_text="such as precision=int8")
+    tags = ListField(child=PlainText(), default=list, help_text="such as precision=int8")
 
 
-class CommentOut(serializers.Serializer[ReviewComment]):
+class CommentOut(Shape):
     """A comment on a comparison, bound to the digests that were seen."""
 
-    id = serializers.IntegerField()
-    release = serializers.CharField(source="release.name")
-    digest = serializers.CharField()
-    against = serializers.CharField(source="against.name", allow_null=True)
-    against_digest = serializers.CharField(help_text="empty where it is about the release alone")
-    section = serializers.ChoiceField(choices=list(SECTIONS))
-    path = serializers.CharField(help_text="empty for the whole section")
-    side = serializers.ChoiceField(choices=list(SIDES), help_text="which release's file the line is of")
-    line = serializers.IntegerField(allow_null=True)
-    text = serializers.CharField()
-    written_by = serializers.CharField()
-    at = serializers.DateTimeField()
-    resolved_by = serializers.CharField(help_text="empty while it is open")
-    resolved_at = serializers.DateTimeField(allow_null=True)
+    id: int
+    release = CharField(source="release.name")
+    digest: str
+    against: str | None = described(source="against.name")
+    against_digest: str = described("empty where it is about the release alone")
+    section = ChoiceField(choices=list(SECTIONS))
+    path: str = described("empty for the whole section")
+    side = ChoiceField(choices=list(SIDES), help_text="which release's file the line is of")
+    line: int | None
+    text: str
+    written_by: str
+    at: datetime
+    resolved_by: str = described("empty while it is open")
+    resolved_at: datetime | None
 
 
 class CommentIn(StrictSerializer):
     problem_code = "invalid_comment"
     text = PlainText()
     section = PlainText(help_text=", ".join(SECTIONS))
-    against = serializers.CharField(
-        default=None, allow_null=True, max_length=20, help_text="the older release, such as r1"
-    )
+    against: str | None = described("the older release, such as r1", default=None, max_length=20)
     path = PlainText(default="")
     side = PlainText(default="new")
-    line = serializers.IntegerField(default=None, allow_null=True, min_value=1)
+    line: int | None = described(default=None, min_value=1)
 
 
 @extend_schema_view(get=extend_schema(operation_id="notes_list", responses=NoteOut(many=True)))

@@ -3,54 +3,55 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field, extend_schema_view
-from rest_framework import generics, serializers
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, ChoiceField, JSONField, SerializerMethodField
 from rest_framework.views import APIView
 
 from accounts.api.requests import StrictSerializer, actor_of, read_body
 from accounts.api.responses import OnePage
+from accounts.api.shapes import Shape, described
 from registry import actions, queries
 from registry.core import oms
 from registry.models import Attestation
 from registry.signing import installation_keys
 
 
-class KeyOut(serializers.Serializer[Any]):
+class KeyOut(Shape):
     """A public key whose signatures are accepted here."""
 
-    key_id = serializers.CharField(source="public.key_id")
-    use = serializers.ChoiceField(
-        choices=[use.value for use in installation_keys.Use], help_text="what it signs, or signed"
-    )
-    algorithm = serializers.ChoiceField(choices=["ed25519", "ecdsa-p256"], source="public.algorithm")
-    is_current = serializers.BooleanField(help_text="false: a former key, which signs no more")
-    pem = serializers.CharField(source="public.pem")
+    key_id = CharField(source="public.key_id")
+    use = ChoiceField(choices=[use.value for use in installation_keys.Use], help_text="what it signs, or signed")
+    algorithm = ChoiceField(choices=["ed25519", "ecdsa-p256"], source="public.algorithm")
+    is_current: bool = described("false: a former key, which signs no more")
+    pem = CharField(source="public.pem")
 
 
 class KeysOut(OnePage):
-    results = KeyOut(many=True)
+    results: list[KeyOut]
 
 
 class RotateKeyIn(StrictSerializer):
-    use = serializers.ChoiceField(choices=[use.value for use in installation_keys.Use], help_text="what the key signs")
+    use = ChoiceField(choices=[use.value for use in installation_keys.Use], help_text="what the key signs")
 
 
-class AttestationOut(serializers.Serializer[Attestation]):
+class AttestationOut(Shape):
     """A signed in-toto statement, as a Sigstore bundle."""
 
-    predicate_type = serializers.CharField()
-    about = serializers.CharField(help_text="the digest of what it tells: the manifest's, or a report's")
-    key_id = serializers.CharField()
-    made_at = serializers.DateTimeField()
-    bundle = serializers.SerializerMethodField()
+    predicate_type: str
+    about: str = described("the digest of what it tells: the manifest's, or a report's")
+    key_id: str
+    made_at: datetime
+    bundle = SerializerMethodField()
 
-    @extend_schema_field(serializers.JSONField())
+    @extend_schema_field(JSONField())
     def get_bundle(self, attestation: Attestation) -> Any:
         return json.loads(attestation.bundle)
 

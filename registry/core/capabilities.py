@@ -78,6 +78,8 @@ def _without_code(
 
 
 _OIP: Final = "Its owner runs it; Open Inference Protocol v2 over HTTP and gRPC"
+_OPENAI: Final = "Its owner runs it; completions and chats of OpenAI's protocol over HTTP"
+_STUB: Final = "Tests ran a stub with the answers that vLLM gave, and llama.cpp's server in its place"
 _SEALED_ONLY: Final = "A release that names it can be sealed, and no node offers it"
 
 CAPABILITIES: Final = (
@@ -96,7 +98,10 @@ CAPABILITIES: Final = (
     _without_code("server:torchserve", "TorchServe", "Its own protocol"),
     _without_code("server:bentoml", "BentoML", "Its own protocol"),
     _without_code("server:ray-serve", "Ray Serve", "Its own protocol"),
-    _without_code("server:vllm", "vLLM", "OpenAI's protocol"),
+    *(
+        Capability(f"server:{name}", title, _OPENAI, _STUB, has_code=True)
+        for name, title in (("vllm", "vLLM"), ("sglang", "SGLang"), ("nim", "NVIDIA NIM"))
+    ),
     Capability(
         "backend:triton/sluicegate-onnx",
         "ONNX Runtime",

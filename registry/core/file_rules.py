@@ -5,6 +5,7 @@ Formats are allowed, never denied, by name: a list of bad ones is always one sho
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -26,37 +27,41 @@ BACKENDS: Final = tuple(BACKEND_FILES)
 DATA_ENDINGS: Final = frozenset(
     {
         # weights and graphs
-        ".onnx", ".data", ".plan", ".safetensors", ".gguf", ".xml",
+        ".onnx", ".data", ".index", ".plan", ".safetensors", ".gguf", ".xml",
         # tokenizers
         ".model", ".vocab", ".merges", ".tiktoken", ".spm", ".bpe", ".codes", ".jinja", ".j2",
         # settings, labels, notes
         ".json", ".jsonl", ".txt", ".csv", ".tsv", ".md", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".pbtxt",
     }
 )  # fmt: skip
+#: Data without an ending: the requests with which TensorFlow Serving warms a model.
+_NAMED_DATA: Final = frozenset({"tf_serving_warmup_requests"})
+#: Follows the ending of each piece of a TensorFlow checkpoint, such as .data-00000-of-00001.
+_PIECE: Final = re.compile(r"(?<=\.data)-\d{5}-of-\d{5}$", re.IGNORECASE)
 #: Notes that have no ending, in lower case.
 _NOTES: Final = frozenset({"license", "licence", "notice", "copying", "authors", "readme", "changelog"})
 #: Can run code while it is read, and needs a waiver of its own kind.
 PICKLE_ENDINGS: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".dill"})
-#: Runs when it is loaded: a TorchScript archive carries code, and its container is a pickle.
-CODE_ENDINGS: Final = frozenset({".py", ".pt"}) | PICKLE_ENDINGS
+#: Archives in which a server finds code: TorchServe's, Keras's, and those of torch.export.
+ARCHIVE_ENDINGS: Final = frozenset({".mar", ".keras", ".pt2"})
+#: Runs when it is loaded: a TorchScript archive carries code, and its container is a pickle. A graph
+#: of TensorFlow (.pb) reads and writes files by its operations.
+CODE_ENDINGS: Final = frozenset({".py", ".pt", ".pb"}) | ARCHIVE_ENDINGS | PICKLE_ENDINGS
 #: Endings of other tools → (kind of file, next step).
 _ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(
-        (".npy", ".npz", ".h5", ".keras", ".hdf5", ".ot", ".msgpack"),
+        (".npy", ".npz", ".h5", ".hdf5", ".ot", ".msgpack"),
         ("of a format that can run code while it is read", "Convert the weights to safetensors or ONNX."),
     ),
     **dict.fromkeys((".engine", ".trt"), ("an engine plan by its name", "Name it artifact/model.plan.")),
     ".ort": ("a graph in ONNX Runtime's own format", "Push the .onnx file that it was made of."),
-    ".pt2": ("an archive of torch.export", "Export the model to ONNX, or to TorchScript as artifact/model.pt."),
-    **dict.fromkeys(
-        (".pb", ".index", ".meta", ".tflite"), ("a graph of TensorFlow", "Convert it to ONNX with tf2onnx.")
-    ),
+    **dict.fromkeys((".meta", ".tflite"), ("a graph of TensorFlow", "Convert it to ONNX with tf2onnx.")),
     **dict.fromkeys(
         (".mlmodel", ".mlpackage", ".mlmodelc"), ("a graph of Core ML", "Leave it out, and push the ONNX graph.")
     ),
     **dict.fromkeys((".pdmodel", ".pdiparams"), ("a graph of Paddle", "Convert it to ONNX with paddle2onnx.")),
     **dict.fromkeys(
-        (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".mar", ".nemo"),
+        (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".nemo"),
         ("an archive", "Unpack it into the folder."),
     ),
     **dict.fromkeys(
@@ -122,7 +127,7 @@ def name_problems(path: str) -> list[Problem]:
 def format_problems(path: str) -> list[Problem]:
     """Why a file of this name is not of an allowed format, if no graph names it as its external data."""
     ending = ending_of(path)
-    if ending in DATA_ENDINGS | CODE_ENDINGS or _is_note(path):
+    if ending in DATA_ENDINGS | CODE_ENDINGS or _is_note(path) or path.rpartition("/")[2] in _NAMED_DATA:
         return []
     if ending in _ELSEWHERE:
         what, fix = _ELSEWHERE[ending]
@@ -146,8 +151,8 @@ def config_size_problems(path: str, size_bytes: int) -> list[Problem]:
 
 
 def ending_of(path: str) -> str:
-    """`.onnx`, lower case; empty when the name has none."""
-    name = path.rsplit("/", 1)[-1]
+    """Returns `.onnx`, in lower case, or "" for a name without an ending. A checkpoint's piece ends with .data."""
+    name = _PIECE.sub("", path.rsplit("/", 1)[-1])
     return f".{name.rsplit('.', 1)[1].lower()}" if "." in name.lstrip(".") else ""
 
 

@@ -17,7 +17,7 @@ MOST_FILES: Final = 20
 #: Lines of all of them together.
 _MOST_LINES_OF_ALL: Final = 2 * MOST_LINES
 #: Kinds that are never text, whatever their bytes look like.
-_BINARY: Final = frozenset({"safetensors", "onnx", "gguf", "tensorrt", "torchscript", "pickle"})
+_BINARY: Final = frozenset({"safetensors", "onnx", "gguf", "tensorrt", "torchscript", "pickle", "archive"})
 
 
 @dataclass(frozen=True)

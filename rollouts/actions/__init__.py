@@ -1,4 +1,4 @@
-"""What may happen to a rollout: people's verbs; `conduct` has the engine's."""
+"""Verbs of people on a rollout; `conduct` has the engine's."""
 
 from rollouts.actions.approvals import approve, reject
 from rollouts.actions.instant_rollback import roll_back_model, shut_rollout

@@ -89,7 +89,7 @@ def mute(*, actor: Actor, alarm: Alarm, expected_version: int, reason: str, unti
         raise StateChanged("alarm_closed", f"Alarm {alarm.pk} is closed: nothing is sent of it. Read it again.")
     if not now < until <= now + LONGEST_MUTE:
         raise field_error(
-            "until", f"{until.isoformat()} is no such time.", f"Name one of the next {LONGEST_MUTE.days} days."
+            "until", f"{until.isoformat()} is no such time.", f"Choose a time within the next {LONGEST_MUTE.days} days."
         )
     _set_mute(alarm, until, actor.name)
     _append(alarm, alarm.state, actor=actor, reason=f"Muted by {actor.name}: {why}", verb="alarm.muted")
@@ -109,7 +109,7 @@ def unmute(*, actor: Actor, alarm: Alarm, expected_version: int, reason: str) ->
 
 
 def end_mutes() -> None:
-    """Ends the mutes of live alarms whose time is over."""
+    """Ends expired mutes of live alarms."""
     for pk in list(live_alarms().filter(muted_until__lte=Now()).values_list("pk", flat=True)):
         with transaction.atomic():
             over = live_alarms().select_for_update(no_key=True, of=("self",)).filter(pk=pk, muted_until__lte=Now())
@@ -142,7 +142,7 @@ ARRIVED = {A.OPEN: "alarm.opened", A.ACKNOWLEDGED: "alarm.acknowledged", A.CLOSE
 
 
 def _append(alarm: Alarm, was: str, *, actor: Actor, reason: str, verb: str = "") -> None:
-    """`quiet` is a fact of what nobody is sent, because the alarm is muted."""
+    """`quiet` is a fact of a notification that is not sent, because the alarm is muted."""
     verb = verb or ARRIVED[A(alarm.state)]
     is_told = not alarm.is_muted or verb in {"alarm.muted", "alarm.closed"}
     append_event(

@@ -1,4 +1,4 @@
-"""People's yes and no to a rollout, or to one of its stages."""
+"""Approvals and rejections of a rollout, or of a stage."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def approve(
 
 
 def _person(actor: Actor, rollout: Rollout) -> int:
-    """Who says yes. Raises Refused for a part of the system, and for the release's author and the rollout's requester."""
+    """The approver. Raises Refused for a part of the system, and for the release's author and the rollout's requester."""
     if actor.user_id is None:
         raise Refused("no_person", "An approval takes a person; sign in as one.")
     if actor.user_id in excluded_from(rollout):
@@ -85,7 +85,7 @@ def _person(actor: Actor, rollout: Rollout) -> int:
 
 
 def _refuse_other_digests(rollout: Rollout, pinned: Digests, seen: Digests | None) -> None:
-    """Raises Stale where the person was shown other digests than the rollout rests on: a yes is to what was seen."""
+    """Raises Stale if the person saw other digests than the rollout's: an approval covers the digests on the page."""
     if seen is not None and seen != pinned:
         raise Stale(
             "other_digests",
@@ -95,7 +95,7 @@ def _refuse_other_digests(rollout: Rollout, pinned: Digests, seen: Digests | Non
 
 
 def _still_newest(rollout: Rollout) -> Digests:
-    """What the approval is bound to. Raises Refused where the release has a newer report than the pinned one."""
+    """Digests of the approval. Raises Refused if the release has a newer report than the pinned report."""
     pinned, superseded = pinned_by(rollout), superseded_report(rollout)
     if superseded is None:
         return pinned
@@ -109,7 +109,7 @@ def _still_newest(rollout: Rollout) -> Digests:
 
 
 def _stage_to_approve(rollout: Rollout, plan: Policy, given: dict[str, list[str]], asked: str | None) -> str:
-    """The stage that a yes is for. Raises Invalid and StateChanged where there is nothing to say yes to."""
+    """The stage of the approval. Raises Invalid and StateChanged if no stage waits for an approval."""
     ahead = ahead_of(rollout, plan)
     if asked is not None and asked not in stages_of(plan):
         message, fix = f"there is no stage {asked!r}.", f"Name one of {', '.join(stages_of(plan))}."

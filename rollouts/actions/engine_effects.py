@@ -39,7 +39,7 @@ S = RolloutState
 
 @transaction.atomic
 def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
-    """One rollout's tick: counters, evidence, observation, at most one effect, and the decision if it says something new.
+    """One rollout's tick: counters, evidence, observation, at most one effect, and the decision if it is new.
 
     `fence` is the leader's token. Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes
     it: nothing is written then.
@@ -63,7 +63,7 @@ def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
 
 
 def _asked(tick: Tick) -> dict[str, Any]:
-    """The stage that waits for an approval, and how many it lacks, where it is that which holds the rollout."""
+    """The stage that waits for an approval, and its missing approvals, if approvals hold the rollout."""
     facts = tick.decision.facts
     return {name: facts[name] for name in ("stage", "given", "wanted") if name in facts}
 
@@ -126,9 +126,9 @@ def write_route(
     is_promoting: bool = False,
     mirror_bp: int | None = None,
 ) -> Route:
-    """The route: what the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
+    """The route: the gateways' orders at this weight. Idempotent. `mirror_bp`: None for the rollout's own.
 
-    Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
+    Raises StateChanged when the rollout moved since it was read: the engine must not reopen a route that a person closed.
     """
     lock_as_read(rollout, fence)
     stable = None if is_promoting else rollout.stable
@@ -166,20 +166,18 @@ def set_replica_aside(rollout: Rollout, name: str, *, fence: int) -> None:
     lock_as_read(rollout, fence)
     found = replica_at(rollout.candidate_id, rollout.environment_id, name)
     if found is not None:
-        reason = f"Rollout {rollout.pk}: it fails where the other replicas do not."
+        reason = f"Rollout {rollout.pk}: it fails, unlike the other replicas."
         platform_of(rollout.environment).set_aside(found.replica, actor=ENGINE, reason=reason)
 
 
 @transaction.atomic
 def replace_stable_replica(rollout: Rollout, odd: StableReplica, *, fence: int) -> None:
-    """Another in the place of stable's odd replica, which answers until then, or gets no more traffic. Nothing, where it runs no more.
+    """A new replica in the place of stable's odd replica, which answers until then, or gets no more traffic. Nothing if it has stopped.
     Raises as `Platform.replace`, and StateChanged."""
     lock_as_read(rollout, fence)
     found = stable_odd_of(rollout, odd)
     if found:
-        reason = (
-            f"Rollout {rollout.pk}: it fails where the other replicas do not, and the candidate is compared with it."
-        )
+        reason = f"Rollout {rollout.pk}: it fails, unlike the other replicas, and the candidate is compared with it."
         platform = platform_of(rollout.environment)
         platform.replace(found.replica, actor=ENGINE, reason=reason, set_aside=odd.is_aside)
 

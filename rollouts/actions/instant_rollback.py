@@ -1,4 +1,4 @@
-"""Going back to the release before, in one step and without gates: the active rollout's stable one, or the one still warm."""
+"""Rollback in one step and without gates: to the active rollout's stable release, or to the warm previous release."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ DRAIN_REVERTED = "rollouts.let_go"
 def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environment, reason: str) -> Rollout:
     """Rolls the model's traffic back: the active rollout's, that of an aborted take-over, or the last promoted one's.
 
-    A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
+    A rollout without traffic is cancelled; if the previous release is warm, the traffic goes back to it as well.
     Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
-    Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm, and
-    StateChanged where the environment is retired, or ("nothing_to_roll_back") if stable has no server and that would only drop
+    Raises NotFound("no_active_rollout") if no rollout is active and the previous release is not warm, and
+    StateChanged if the environment is retired, or ("nothing_to_roll_back") if stable has no server and that would only drop
     the candidate that can replace it.
     """
     require(actor, Verb.ROLL_BACK, model.team.slug, model.slug)
@@ -62,7 +62,7 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
             ended = abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
             last = last_to_undo(model, environment) if active.state in WITHOUT_TRAFFIC else None
             return ended if last is None or not is_open(last) else _instantly_back(actor, last, reason)
-        lock_open(environment)  # what is warm now stays so until the route is written
+        lock_open(environment)  # warm servers stay warm until the route is written
         if of_model.filter(state__in=_ACTIVE).exists():
             raise StateChanged("rollout_active", f"A rollout of {model.slug} was started just now. Roll back again.")
         last = last_to_undo(model, environment)
@@ -93,9 +93,9 @@ def _refuse_dropping_the_way_on(active: Rollout) -> None:
 def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
     """This rollout's candidate loses its traffic, however far it has come meanwhile: aborted, or undone while that is possible.
 
-    One that is being taken back, or ended without its candidate, is left as it is. Needs no version: it only shuts.
-    Raises NotFound("no_active_rollout") where it was promoted and the release before is no longer warm, and
-    StateChanged("rollout_active") where it was promoted and another rollout has begun since.
+    A rollout that is rolling back, or ended without its candidate, stays as it is. Needs no version, since it only removes traffic.
+    Raises NotFound("no_active_rollout") if it was promoted and the previous release is not warm, and
+    StateChanged("rollout_active") if it was promoted and another rollout has begun since.
     """
     require(actor, Verb.ROLL_BACK, rollout.model.team.slug, rollout.model.slug)
     model, environment = rollout.model, rollout.environment
@@ -105,7 +105,7 @@ def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
         if active is not None:
             return abort(actor=actor, rollout=active, expected_version=None, reason=reason)
     with transaction.atomic():
-        lock_routes(environment)  # what is warm now stays so until the route is written
+        lock_routes(environment)  # warm servers stay warm until the route is written
         rollout.refresh_from_db(fields=["state", "version", "reason", "undo_until"])
         if rollout.state != S.PROMOTED:
             return rollout
@@ -113,7 +113,7 @@ def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
         if other is not None:
             raise StateChanged(
                 "rollout_active",
-                f"{rollout.candidate.name} was promoted, and rollout {other.pk} has begun since. Take that one back first.",
+                f"{rollout.candidate.name} was promoted, and rollout {other.pk} has begun since. Roll back rollout {other.pk} first.",
                 rollout=other.pk,
             )
         last = last_promoted(model, environment)
@@ -176,7 +176,7 @@ def roll_back_by_watch(rollout: Rollout, *, actor: Actor, reason: str) -> Rollou
 
 
 def settle_ended(rollout: Rollout) -> None:
-    """What is left to do for one of `ended_to_settle`. Idempotent."""
+    """Remaining work of a row of `ended_to_settle`. Idempotent."""
     (settle_undo_window if rollout.state == S.PROMOTED else _go_back_to_displaced)(rollout)
 
 

@@ -1,7 +1,7 @@
 """People's verbs on a running rollout. Each is checked: permission, version, state. Shutting is easier than opening.
 
-What shuts (`pause`, `abort`, `cancel`, `roll_back`) also takes None for the version: whatever the rollout has become meanwhile,
-it is shut, and one that is shut already is left as it is. So it cannot fail because somebody else was a moment faster.
+Verbs that remove traffic (`pause`, `abort`, `cancel`, `roll_back`) also take None for the version: they act at any version,
+and leave a closed rollout as it is. So they cannot fail because another person was a moment faster.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def pause(*, actor: Actor, rollout: Rollout, expected_version: int | None, reaso
 
 @transaction.atomic
 def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
-    """Back to where it was paused. The stage's clock starts again; its evidence is kept. Raises Refused("frozen").
+    """Resumes at the paused stage. The stage's clock starts again; its evidence is kept. Raises Refused("frozen").
 
-    A rollout whose traffic was taken away begins its next look now, without the rest of the wait; the crossing counts.
+    A rollout without its traffic begins its next look now, without the remaining wait; the crossing counts.
     Raises StateChanged("wrong_state") until the gateways have acknowledged weight 0.
     """
     states = {S.PAUSED, S.SECOND_LOOK}
@@ -177,7 +177,7 @@ def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason
     if rollout.promote_now:
         raise StateChanged(
             "already_promoting",
-            f"Rollout {rollout.pk} is being promoted already; its reason says what it waits for: {rollout.reason}",
+            f"Rollout {rollout.pk} is being promoted already. Its reason is: {rollout.reason}",
         )
     plan, why = rollout.effective_policy, require_reason(reason)
     refuse_frozen(plan, "Promote")
@@ -243,7 +243,7 @@ def cancel(*, actor: Actor, rollout: Rollout, expected_version: int | None, reas
 
 @transaction.atomic
 def abort(*, actor: Actor, rollout: Rollout, expected_version: int | None, reason: str) -> Rollout:
-    """Whatever it is doing, it ends: weight 0 at once where it has traffic, cancelled where it has none."""
+    """Ends the rollout in any state: weight 0 at once if it has traffic, else cancelled."""
     states = ACTIVE - {S.ROLLING_BACK}
     rollout, is_done = _lock_to_shut(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, states, "abort")
     if is_done:

@@ -34,7 +34,7 @@ def lock_and_check(
 ) -> Rollout:
     """The rollout, locked. Raises Refused, Stale, StateChanged, in this order.
 
-    `expected_version`: what the caller saw; None for any, as verbs that only shut take it. `already`: states in which
+    `expected_version`: the caller's version; None for any, for verbs that only remove traffic. `already`: states in which
     there is nothing left to do, which are no reason to refuse either.
     """
     found = (
@@ -50,7 +50,7 @@ def lock_and_check(
 
 
 def refuse_state(rollout: Rollout, states: Collection[RolloutState], word: str) -> None:
-    """Raises StateChanged("wrong_state") unless the rollout is in one of these states. The message names the verb that fits."""
+    """Raises StateChanged("wrong_state") outside these states. The message names the verb that fits."""
     if rollout.state in states:
         return
     instead = instead_of(
@@ -71,7 +71,7 @@ def refuse_state(rollout: Rollout, states: Collection[RolloutState], word: str) 
 
 
 def refuse_frozen(plan: Policy, word: str) -> None:
-    """Raises Refused("frozen") within one of the policy's freeze windows, with its end and why it is there."""
+    """Raises Refused("frozen") within a freeze window of the policy, with its end and its reason."""
     found = frozen(plan.freeze_windows, timezone.now())
     if found is None:
         return
@@ -86,7 +86,7 @@ def refuse_frozen(plan: Policy, word: str) -> None:
 
 
 def refuse_unapproved(rollout: Rollout, plan: Policy, stages: Iterable[str], word: str) -> None:
-    """Raises Refused("approval_missing") while one of these stages lacks approvals: skipping the wait skips no approval."""
+    """Raises Refused("approval_missing") if a stage lacks approvals: skipping the wait skips no approval."""
     given = approvals_of([rollout]).get(rollout.pk, {})
     left = missing(plan.approvals, given, stages)
     if not left:
@@ -100,7 +100,7 @@ def refuse_unapproved(rollout: Rollout, plan: Policy, stages: Iterable[str], wor
 
 
 def refuse_without_headroom(rollout: Rollout, weight_bp: int, word: str) -> None:
-    """Raises StateChanged("needs_replicas", "no_room") where the weight would leave either arm without the servers that it takes."""
+    """Raises StateChanged("needs_replicas", "no_room") if the weight would leave either arm without enough servers."""
     stable = rollout.stable
     names = (rollout.candidate.name, stable.name if stable is not None else "")
     who = Identity(rollout.pk, stable is not None, *names)

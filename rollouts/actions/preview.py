@@ -1,4 +1,4 @@
-"""What a rollout would do, and what speaks against it, before it is asked for. Creates nothing."""
+"""Preview of a rollout, with its problems, before it is requested. Creates nothing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def preview_rollout(
 ) -> dict[str, Any]:
     """What `start_rollout` with the same arguments would do: stages, times, detection, approvals, and warnings with codes.
 
-    `rate_per_s`: what somebody supposes instead of what was counted.
+    `rate_per_s`: an assumed rate instead of the measured rate.
 
     Raises Refused (the actor may not start rollouts) and Invalid (the policy cannot be read); whatever else would refuse the
     start is among the warnings.
@@ -213,7 +213,7 @@ def _of_former(asked: _Asked) -> Iterator[Warned]:
     times = f"{MOST_TOLD} times or more" if len(before) >= MOST_TOLD else f"{len(before)} times in all"
     more = f" It was rolled back {times}." if len(before) > 1 else ""
     said = f"Rollout {last.rollout} rolled {asked.candidate.name} back in {last.environment}{at}: {last.why}{more}"
-    yield Warned("rolled_back_before", "warning", f"{said} A release never changes; say what is different now.")
+    yield Warned("rolled_back_before", "warning", f"{said} A release never changes: give the reason to start it again.")
 
 
 def _of_stable(asked: _Asked) -> Iterator[Warned]:
@@ -249,7 +249,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     own = {f"{candidate.model.slug} {candidate.name}": manifest_of(candidate)["envelope"]}
     why = shortage(machine.facts, {**held, **own})
     if why:
-        said = f"Node {machine.name} may not hold the candidate beside what it must keep: {why}."
+        said = f"Node {machine.name} may lack room for the candidate beside its present servers: {why}."
         yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
 
 
@@ -268,20 +268,20 @@ def _of_cold(asked: _Asked, stable: Release) -> Warned:
         f"is being woken in {where}" if sleep.state == SleepState.WAKING else f"sleeps in {where} and is woken first"
     )
     said = f"{stable.name}, the rollback target, {wakes}: the rollout sends no traffic before a server of it answers"
-    about = f", in about {sleep.wake_s} s where a node has room" if sleep.wake_s else ""
+    about = f", in about {sleep.wake_s} s if a node has room" if sleep.wake_s else ""
     return Warned("no_capacity_for_rollback", "warning", f"{said}{about}. {sleep.trouble}".rstrip())
 
 
 def _of_replicas(asked: _Asked) -> Iterator[Warned]:
-    """What the candidate has on its way to as many servers as stable is to have."""
+    """Missing capacity of the candidate on its way to stable's number of servers."""
     candidate, headroom = asked.candidate, Headroom(asked.warm.wanted)
     plan = asked.plan.facing(has_stable=True)
     weights = [*(step.weight_bp for step in plan.steps), plan.bake.weight_bp, FULL_BP]
     alone = [weight_bp for weight_bp in weights if headroom.needed_at(weight_bp) == 1]
     if alone:
         till = "" if alone[-1] == FULL_BP else f" up to {weight_text(alone[-1])}"
-        said = f"{candidate.name} will have one server{till}: should that have a bad spell, it cannot be told from a fault of the release"
-        yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
+        said = f"{candidate.name} will have one server{till}: a server problem looks like a bad release"
+        yield Warned("one_server", "note", f"{said}, and causes a rollback. Use two servers.")
     needed = headroom.needed_at(FULL_BP)
     fit = asked.forecast.replicas
     if fit >= needed:
@@ -294,8 +294,8 @@ def _of_replicas(asked: _Asked) -> Iterator[Warned]:
 def _of_traffic(asked: _Asked) -> Iterator[Warned]:
     rate, plan = asked.traffic.rate_per_s, asked.plan
     if rate is None:
-        said = f"Nobody has counted the traffic of {asked.candidate.model.slug} in {asked.environment.slug} yet"
-        yield Warned("traffic_unknown", "note", f"{said}, so that no times can be told.")
+        said = f"There is no count yet of the traffic of {asked.candidate.model.slug} in {asked.environment.slug} yet"
+        yield Warned("traffic_unknown", "note", f"{said}, so the preview shows no times.")
         return
     thin = [f"{one.name} ({weight_text(one.weight_bp)})" for one in asked.found.stages if one.is_late]
     if thin:
@@ -359,7 +359,7 @@ def _of_people(asked: _Asked) -> Iterator[Warned]:
         stages = listed(f"{count} for {stage}" for stage, count in plan.approvals.items())
         excluded = {pk for pk in (candidate.author_id, asked.actor.user_id) if pk is not None}
         people = approvers_of(candidate.model, excluded)
-        who = f"those who may: {', '.join(people)}" if people else "nobody may give them yet"
+        who = f"approvers: {', '.join(people)}" if people else "no person may approve yet"
         is_enough = len(people) >= min(max(plan.approvals.values()), MOST_NAMES)
         yield Warned("approval_needed", "note" if is_enough else "warning", f"It takes approvals, {stages}; {who}.")
     last = asked.beside.former

@@ -28,7 +28,7 @@ from serving.traffic.queries.routes import every_route
 
 @dataclass(frozen=True)
 class Removal:
-    """What becomes, or became, of an environment. `says`: in sentences, the first of the environment itself."""
+    """Fate of an environment. `says`: in sentences, first the environment's own."""
 
     environment: str
     is_deleted: bool  # otherwise it is retired
@@ -56,7 +56,7 @@ def remove_environment(
     plan_digest: str = "",
     expected_version: int | None = None,
 ) -> Removal:
-    """The environment deleted where nothing ever ran in it, else retired: nothing runs there, and nothing is taken there any more.
+    """Deletes an environment without history, else retires it: its servers stop, and it takes no more releases.
 
     Raises Refused, Stale, NotFound, StateChanged: it is retired already, or in use (a rollout, a gate run, a gateway that speaks,
     another environment that rests on its gates); "plan_changed" where `plan_digest` is not that of what it would do now; and

@@ -1,4 +1,4 @@
-"""What a rollout's gateways counted of the sizes of users' requests, handed to the gates that send such requests."""
+"""Sizes of users' requests, as counted by a rollout's gateways, for the gates that send such requests."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from validators.queries.model_policy import policy_of as gate_policy_of
 
 @dataclass(frozen=True)
 class Admitted:
-    """What a rollout may rest on: the policy that it follows, and the report that admits its candidate."""
+    """Basis of a rollout: its policy, and the report that admits its candidate."""
 
     policy: Policy
     report: Report | None
@@ -89,7 +89,7 @@ def find_or_start(
     if (found := _same(ongoing, candidate, environment, policy)) is not None:
         return found, False
     if ongoing is None:  # first: a new rollout's needs, such as a report, do not matter for an earlier end
-        if not again:  # first: a release whose rollout was ended may serve still
+        if not again:  # first: a release of an ended rollout may still serve
             refuse_tried_before(candidate, environment)
         stable_beside(candidate, environment)
     admitted = admit(actor, candidate, environment, policy)
@@ -155,7 +155,7 @@ def refuse_tried_before(candidate: Release, environment: Environment) -> None:
 
 
 def admit(actor: Actor, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Admitted:
-    """What the rollout may rest on. Raises what `start_rollout` does, but for the rollout beside it."""
+    """The rollout's basis. Raises like `start_rollout`, except for the rollout beside it."""
     refuse_own_policy(actor, candidate, policy)
     check_release(candidate, environment)
     plan = policy_for(candidate, environment, policy)
@@ -255,7 +255,7 @@ def close_undo_windows(rollout: Rollout) -> None:
 
 
 def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any] | None) -> None:
-    """A policy of one's own could open the gate at once, so it takes somebody who answers for the model's policy."""
+    """Requires responsibility for the model's policy: a custom policy could open the gate at once."""
     model = candidate.model
     if policy is None or any(
         may(actor, verb, model.team.slug, model.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT)
@@ -264,7 +264,7 @@ def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any
     raise Refused(
         "policy_not_yours",
         f"{actor.name} may start rollouts of {model.slug} only under the model's own policy. Leave `policy` out, or ask the "
-        "model's team or a release manager to start this one.",
+        "model's team or a release manager to start this rollout.",
         field="policy",
     )
 
@@ -290,11 +290,11 @@ def stable_beside(candidate: Release, environment: Environment, route: Route | N
 def refuse_other_calls(candidate: Release, stable: Release) -> None:
     """Raises Invalid("other_calls") if callers of stable would have to call the candidate by other paths."""
     ours, theirs = (kind_of(manifest_of(one)) for one in (candidate, stable))
-    if ours.calls != theirs.calls:
+    if (ours.calls, ours.words) != (theirs.calls, theirs.words):
         raise Invalid(
             "other_calls",
             f"{candidate.name} runs on {ours.name}, and {stable.name} of {candidate.model.slug} on {theirs.name}. Their callers use "
-            "other paths, so no rollout can move traffic between them. Create another model for it.",
+            "other paths or get other errors, so no rollout can move traffic between them. Create another model for it.",
         )
 
 
@@ -352,7 +352,7 @@ def refuse_beside_another(candidate: Release, environment: Environment) -> None:
 
 
 def refuse_beside(other: Ongoing | None, environment: Environment) -> None:
-    """The same where that rollout is known already."""
+    """The same for a known rollout."""
     if other is None:
         return
     name = f"r{other.candidate}"

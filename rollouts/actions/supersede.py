@@ -1,4 +1,4 @@
-"""A rollout of another candidate in the place of one that has no traffic yet."""
+"""A rollout of another candidate in the place of a rollout without traffic."""
 
 from __future__ import annotations
 

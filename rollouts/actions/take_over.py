@@ -1,4 +1,4 @@
-"""All traffic to a candidate whose stable release has no server, decided by the policy or by a release manager."""
+"""Moves all traffic to a candidate whose stable release has no server, by the policy or by a release manager."""
 
 from __future__ import annotations
 

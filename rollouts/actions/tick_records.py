@@ -1,4 +1,4 @@
-"""What a tick leaves in the database: the row of its rollout, blocks of observations, decisions that say something new."""
+"""Rows of a tick: its rollout, blocks of observations, and new decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEEP_REASON = frozenset({RolloutState.ROLLING_BACK, RolloutState.STUCK, Rollout
 
 
 def write(rollout: Rollout, tick: Tick, outcome: Outcome, *, fence: int) -> None:
-    """The compare-and-set that everything else of the tick hangs on, and what it saw. Must run in a transaction.
+    """The compare-and-set of the tick, with its observation. Must run in a transaction.
 
     `fence` is the leader's token; an older one cannot write. Raises StateChanged when a person moved the rollout meanwhile,
     or a newer engine writes it.
@@ -179,7 +179,7 @@ def _join(rollout: Rollout, pks: Collection[int]) -> None:
     problem = next((row.problem for row in reversed(rows) if row.problem), "")
     whole = reduce(joined, [block_of(row) for row in rows])
     _row_of(whole, rollout, newest.state, newest.weight_bp, newest.evidence, problem).save(force_insert=True)
-    Observation.objects.filter(pk__in=pks).delete()  # the database lets go of what a coarser block covers
+    Observation.objects.filter(pk__in=pks).delete()  # a coarser block covers these
 
 
 def count_blocks(rollout_ids: Iterable[int]) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The one place where a rollout's state changes, and the rows that every change leaves."""
+"""Changes of a rollout's state, and the rows of every change."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def drain_release(rollout: Rollout, release: Release, *, actor: Actor, reason: s
 
 
 def named(rollout: Rollout) -> dict[str, Any]:
-    """What every event of a rollout says of it."""
+    """Common facts of a rollout's events."""
     return {
         "model": rollout.model.slug,
         "environment": rollout.environment.slug,

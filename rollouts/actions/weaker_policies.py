@@ -25,7 +25,7 @@ _WHO_MAY_CHANGE = (
 
 
 def weakened_by(candidate: Release, environment: Environment, plan: Policy) -> list[str]:
-    """What the plan asks for less than the model's own policy does there; see `weaker_approvals`."""
+    """Requirements of the model's own policy that the plan weakens; see `weaker_approvals`."""
     try:
         own = stored_policy(candidate.model.rollout_policy, candidate.model.objectives)
     except Invalid:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics, serializers
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import CharField, ChoiceField, DictField, JSONField, ModelSerializer
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
 from accounts.api.responses import OnePage, versioned
+from accounts.api.shapes import Shape, described
 from registry.queries import visible_model
 from rollouts.actions import alarms as actions
 from rollouts.api.bodies import ReasonIn
@@ -24,21 +27,21 @@ from rollouts.queries.alarms import alarms_for, get_alarm, watched_in
 from serving.targets.queries import get_environment
 
 
-class AlarmOut(serializers.ModelSerializer[Alarm]):
+class AlarmOut(ModelSerializer[Alarm]):
     """An objective of stable that burned, until it is met again or a person closes it."""
 
-    environment = serializers.CharField(source="environment.slug")
-    model = serializers.CharField(source="model.slug")
-    release = serializers.CharField(source="release.name", help_text="stable when the alarm opened")
-    objective = serializers.CharField(help_text="errors, slow_250ms")
-    tier = serializers.ChoiceField(choices=[one.name for one in TIERS], help_text="page wakes somebody, ticket waits")
-    state = serializers.ChoiceField(choices=[one.value for one in AlarmState])
-    reason = serializers.CharField(help_text="cause of the alarm, or of its end")
-    facts = serializers.DictField(
-        child=serializers.JSONField(),
+    environment = CharField(source="environment.slug")
+    model = CharField(source="model.slug")
+    release = CharField(source="release.name", help_text="stable when the alarm opened")
+    objective = CharField(help_text="errors, slow_250ms")
+    tier = ChoiceField(choices=[one.name for one in TIERS], help_text="page wakes somebody, ticket waits")
+    state = ChoiceField(choices=[one.value for one in AlarmState])
+    reason = CharField(help_text="cause of the alarm, or of its end")
+    facts = DictField(
+        child=JSONField(),
         help_text="bad, attempts, minutes, max_frac, burn (share divided by the objective), burn_peak, since",
     )
-    acknowledged_by = serializers.CharField(source="acknowledged_by.username", allow_null=True, default=None)
+    acknowledged_by = CharField(source="acknowledged_by.username", allow_null=True, default=None)
 
     class Meta:
         model = Alarm
@@ -48,26 +51,25 @@ class AlarmOut(serializers.ModelSerializer[Alarm]):
         ]  # fmt: skip
 
 
-class ObjectiveOut(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    words = serializers.CharField(help_text="errors, slow requests (over 250 ms)")
-    max_frac = serializers.FloatField(help_text="share that the objective allows, in [0, 1]")
-    standing = serializers.ChoiceField(
-        choices=[one.value for one in Standing],
-        help_text="burning: an alarm is open; met: proven since `since`; no_data: no request in the last 10 minutes",
+class ObjectiveOut(Shape):
+    name: str
+    words: str = described("errors, slow requests (over 250 ms)")
+    max_frac: float = described("share that the objective allows, in [0, 1]")
+    standing: Standing = described(
+        "burning: an alarm is open; met: proven since `since`; no_data: no request in the last 10 minutes"
     )
-    bad = serializers.IntegerField(help_text="since `since`")
-    attempts = serializers.IntegerField(help_text="since `since`")
-    since = serializers.DateTimeField(allow_null=True, help_text="when stable was first counted; null: not yet")
-    burn_5m = serializers.FloatField(allow_null=True, help_text="share of the last 5 minutes divided by the objective")
-    burn_1h = serializers.FloatField(allow_null=True, help_text="share of the last hour divided by the objective")
-    asked_at = serializers.DateTimeField(allow_null=True, help_text="last request; null: none since `since`")
-    unknown_s = serializers.FloatField(help_text="seconds since `since` without counts")
-    alarm = serializers.IntegerField(source="alarm.id", allow_null=True, default=None, help_text="the open alarm")
+    bad: int = described("since `since`")
+    attempts: int = described("since `since`")
+    since: datetime | None = described("when stable was first counted; null: not yet")
+    burn_5m: float | None = described("share of the last 5 minutes divided by the objective")
+    burn_1h: float | None = described("share of the last hour divided by the objective")
+    asked_at: datetime | None = described("last request; null: none since `since`")
+    unknown_s: float = described("seconds since `since` without counts")
+    alarm: int | None = described("the open alarm", source="alarm.id", default=None)
 
 
 class ObjectivesPage(OnePage):
-    results = ObjectiveOut(many=True)
+    results: list[ObjectiveOut]
 
 
 class AlarmsView(generics.ListAPIView[Alarm]):
@@ -100,9 +102,7 @@ class AlarmView(APIView):
 
 
 class MuteIn(ReasonIn):
-    until = serializers.DateTimeField(
-        help_text="at most 7 days from now; nothing but the alarm's end is sent until then"
-    )
+    until: datetime = described("at most 7 days from now; nothing but the alarm's end is sent until then")
 
 
 def _verb_view(verb: str) -> type[APIView]:
@@ -126,6 +126,6 @@ VERB_VIEWS = {verb: _verb_view(verb) for verb in ("acknowledge", "mute", "unmute
 class ObjectivesView(APIView):
     @extend_schema(operation_id="objectives_read", responses=ObjectivesPage)
     def get(self, request: Request, slug: str, model: str) -> Response:
-        """How each objective of the model's stable release stands; nothing where the model has none."""
+        """State of each objective of the model's stable release; empty without objectives."""
         found = watched_in(get_environment(slug), visible_model(actor_of(request), model))
         return Response(ObjectivesPage({"results": found}).data)

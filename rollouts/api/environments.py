@@ -50,7 +50,7 @@ class EnvironmentRemoveView(APIView):
         parameters=[IF_MATCH_OR_ANY],
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Deletes it where nothing ever ran in it, else retires it: nothing runs there any more. Takes an administrator."""
+        """Deletes an environment without history, else retires it and stops its servers. Takes an administrator."""
         actor, data, version = actor_of(request), read_body(EnvironmentRemoveIn, request), version_or_any(request)
         found = remove_environment(actor=actor, environment=get_environment(slug), expected_version=version, **data)
         return Response(RemovalOut(found).data)
@@ -64,7 +64,7 @@ class EnvironmentRestoreView(APIView):
         parameters=[IF_MATCH_OR_ANY],
     )
     def post(self, request: Request, slug: str) -> Response:
-        """Brings a retired one back, with a server for each release that was stable there. Takes an administrator."""
+        """Brings a retired environment back, with a server for each release that was stable there. Takes an administrator."""
         actor, data, version = actor_of(request), read_body(EnvironmentRestoreIn, request), version_or_any(request)
         restore_environment(actor=actor, environment=get_environment(slug), expected_version=version, **data)
         return versioned(EnvironmentOut(get_environment_with_routes(slug, visible_models(actor))))

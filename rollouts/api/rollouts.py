@@ -131,7 +131,7 @@ def _named_in(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _verb_view(verb: str, form: type[ReasonIn] = ReasonIn, *, shuts: bool = False) -> type[APIView]:
-    """The door to one verb on a rollout; it needs `If-Match` with the version that was read, or any where it `shuts`."""
+    """The door to a verb on a rollout; it needs `If-Match` with the version as read, or any if it `shuts`."""
     act: Callable[..., Rollout] = getattr(actions, verb)
     version_in = version_or_any if shuts else expected_version
 
@@ -170,7 +170,7 @@ class SupersedeView(APIView):
         parameters=[IF_MATCH],
     )
     def post(self, request: Request, rollout_id: int) -> Response:
-        """The new rollout, of another release, in the place of one that has no traffic yet."""
+        """A new rollout of another release, in the place of a rollout without traffic."""
         actor = actor_of(request)
         rollout = queries.get_rollout(actor, rollout_id)
         data = read_body(SupersedeIn, request)

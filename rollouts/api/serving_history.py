@@ -8,12 +8,14 @@ from typing import Any
 
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics, serializers
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import DateTimeField, FloatField, Serializer
 from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
+from accounts.api.shapes import Shape, described
 from accounts.core.instants import EXAMPLES, read_instant
 from ledger.core.errors import Invalid
 from ledger.models import Event
@@ -25,82 +27,80 @@ from serving.targets.queries import get_environment
 _AT = OpenApiParameter("at", str, description=f"{EXAMPLES}; now if left out")
 
 
-class ServedArmOut(serializers.Serializer[Any]):
-    role = serializers.CharField(help_text="stable or candidate")
-    release = serializers.CharField()
-    digest = serializers.CharField()
-    weight_pct = serializers.FloatField(help_text="of users' requests, as the gateways were told")
+class ServedArmOut(Shape):
+    role: str = described("stable or candidate")
+    release: str
+    digest: str
+    weight_pct: float = described("of users' requests, as the gateways were told")
 
 
-class ServedEventOut(serializers.Serializer[Any]):
-    seq = serializers.IntegerField()
-    hash = serializers.CharField()
-    is_intact = serializers.BooleanField(
-        help_text="the event still has its hash; `audit verify` checks the whole chain"
-    )
+class ServedEventOut(Shape):
+    seq: int
+    hash: str
+    is_intact: bool = described("the event still has its hash; `audit verify` checks the whole chain")
 
 
-class ServedDecisionOut(serializers.Serializer[Any]):
-    at = serializers.DateTimeField()
-    action = serializers.CharField()
-    code = serializers.CharField()
-    reason = serializers.CharField()
-    actor = serializers.CharField()
+class ServedDecisionOut(Shape):
+    at: datetime
+    action: str
+    code: str
+    reason: str
+    actor: str
 
 
-class ServedRolloutOut(serializers.Serializer[Any]):
-    id = serializers.IntegerField()
-    candidate = serializers.CharField()
-    under_way = serializers.BooleanField(help_text="false: it had ended, and this is what it left")
-    policy_digest = serializers.CharField()
-    report_digest = serializers.CharField(allow_null=True)
-    decision = ServedDecisionOut(allow_null=True, help_text="its last one up to then")
+class ServedRolloutOut(Shape):
+    id: int
+    candidate: str
+    under_way: bool = described("false: it had ended, and this is what it left")
+    policy_digest: str
+    report_digest: str | None
+    decision: ServedDecisionOut | None = described("its last one up to then")
 
 
-class ServedCountsOut(serializers.Serializer[Any]):
-    candidate = serializers.IntegerField()
-    stable = serializers.IntegerField()
+class ServedCountsOut(Shape):
+    candidate: int
+    stable: int
 
 
 # `from` is no name for a field in Python.
 ServedObservationOut = type(
     "ServedObservationOut",
-    (serializers.Serializer,),
+    (Serializer,),
     {
-        "from": serializers.DateTimeField(),
-        "to": serializers.DateTimeField(),
+        "from": DateTimeField(),
+        "to": DateTimeField(),
         "requests": ServedCountsOut(),
-        "candidate_pct": serializers.FloatField(allow_null=True),
+        "candidate_pct": FloatField(allow_null=True),
     },
 )
 
 
-class ServedOut(serializers.Serializer[Any]):
+class ServedOut(Shape):
     """What served, from the hash-chained log."""
 
-    environment = serializers.CharField()
-    model = serializers.CharField()
-    at = serializers.DateTimeField()
-    arms = ServedArmOut(many=True, help_text="empty: nothing was routed, yet or any more")
-    mirrored_pct = serializers.FloatField()
-    since = serializers.DateTimeField(allow_null=True)
-    until = serializers.DateTimeField(allow_null=True, help_text="null: still")
-    reason = serializers.CharField()
-    actor = serializers.CharField()
-    event = ServedEventOut(allow_null=True)
-    rollout = ServedRolloutOut(allow_null=True)
+    environment: str
+    model: str
+    at: datetime
+    arms: list[ServedArmOut] = described("empty: nothing was routed, yet or any more")
+    mirrored_pct: float
+    since: datetime | None
+    until: datetime | None = described("null: still")
+    reason: str
+    actor: str
+    event: ServedEventOut | None
+    rollout: ServedRolloutOut | None
     observed = ServedObservationOut(allow_null=True, help_text="what the gateways counted then, in a rollout")
 
 
-class MoveOut(serializers.Serializer[Any]):
+class MoveOut(Shape):
     """One change of what serves."""
 
-    at = serializers.DateTimeField()
-    arms = ServedArmOut(many=True)
-    mirrored_pct = serializers.FloatField()
-    reason = serializers.CharField()
-    actor = serializers.CharField()
-    event = ServedEventOut()
+    at: datetime
+    arms: list[ServedArmOut]
+    mirrored_pct: float
+    reason: str
+    actor: str
+    event: ServedEventOut
 
 
 class ServedView(APIView):

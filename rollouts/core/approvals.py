@@ -1,4 +1,4 @@
-"""Which approvals count: bound to digests and to one stage, never for one's own, not expired, by somebody who still may."""
+"""Validity of approvals: bound to digests and to a stage, never for one's own release, not expired, by a person with the role."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START, BAKE, PROMOTE = "start", "bake", "promote"
 
 
 class Void(StrEnum):
-    """Why an approval does not count. The codes are stable; `WHY` says them."""
+    """Reason why an approval does not count. The codes are stable; `WHY` has their sentences."""
 
     OTHER_DIGESTS = "other_digests"
     REPORT_SUPERSEDED = "report_superseded"
@@ -37,7 +37,7 @@ WHY = {
 
 @dataclass(frozen=True)
 class Digests:
-    """What was seen when it was approved; `report` is empty where none was needed."""
+    """Digests at the time of the approval; `report` is empty if none was needed."""
 
     manifest: str
     report: str
@@ -68,7 +68,7 @@ def void_because(
     """The first reason why the approval does not count; None when it does.
 
     `newest_report` is the digest of the release's newest report under the gate policy of the pinned one, empty for none.
-    `excluded` are the release's author and whoever asked for the rollout; `crossed_at`: when traffic was last taken away.
+    `excluded` are the release's author and the requester; `crossed_at`: when traffic was last taken away.
     """
     if approval.digests != pinned:
         return Void.OTHER_DIGESTS
@@ -94,7 +94,7 @@ def valid(
     now: datetime,
     crossed_at: datetime | None = None,
 ) -> dict[str, frozenset[int]]:
-    """The distinct people whose approval counts now, by stage. However often somebody says yes, it is one yes."""
+    """Distinct people with a valid approval, by stage. Several approvals by a person count once."""
     found: dict[str, set[int]] = {}
     for one in approvals:
         void = void_because(

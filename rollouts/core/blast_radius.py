@@ -1,4 +1,4 @@
-"""What a candidate has cost: bad attempts beyond those that the policy tolerates beside stable at the same time."""
+"""Cost of a candidate: bad attempts beyond the policy's tolerance beside stable at the same time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ExcessFailures(NamedTuple):
         return ExcessFailures() if both.candidate and both.stable and both.excess(tolerated) <= 0 else both
 
     def excess(self, tolerated: Tolerance) -> float:
-        """Bad attempts of the candidate beyond what it tolerates of stable's share."""
+        """Bad attempts of the candidate beyond its tolerance of stable's share."""
         if not self.candidate or not self.stable:
             return 0.0
         return self.bad_candidate - self.candidate * tolerated.of(self.bad_stable / self.stable)

@@ -1,4 +1,4 @@
-"""Whether one node can hold several releases at once, as far as envelopes declare and the node tells."""
+"""Whether a node can hold several releases at once, by their envelopes and the node's facts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def shortage(facts: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]) -> str:
     """Half a sentence when a node cannot hold all of these releases at once, as far as both sides are known; else empty.
 
-    `facts`: the node's, with `memory_bytes` and `gpus` (names, None where it cannot tell). `needs`: envelopes by name.
+    `facts`: the node's, with `memory_bytes` and `gpus` (names, None if unknown). `needs`: envelopes by name.
     """
     memory = {name: int(envelope.get("host", {}).get("memory_mib_min", 0)) for name, envelope in needs.items()}
     has_mib = facts.get("memory_bytes")
@@ -23,7 +23,7 @@ def shortage(facts: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]) -
 
 
 def _own_devices(envelope: Mapping[str, Any]) -> int:
-    """GPUs that the release shares with nobody."""
+    """GPUs that the release uses alone."""
     accelerator = envelope.get("accelerator", {})
     return int(accelerator.get("count", 1)) if accelerator.get("exclusive") else 0
 

@@ -94,7 +94,7 @@ def _progress(s: Snapshot) -> Decision:
 
 
 def _by_hand(s: Snapshot) -> Decision:
-    """The promotion that a person asked for, with what was not waited for."""
+    """A person's promotion, with the skipped waits."""
     lacks = _missing(s)
     what = f"no evidence was waited for ({'; '.join(lacks)})" if lacks else "every guard is proven"
     said = f"Promoting {s.identity.candidate_name} by hand: {what}."
@@ -145,7 +145,7 @@ def _samples(s: Snapshot) -> int:
 
 
 def _missing(s: Snapshot) -> list[str]:
-    """What the stage still lacks, each as words with numbers; empty when it may end."""
+    """Missing conditions of the stage, each as words with numbers; empty when it may end."""
     stage, missing = s.stage, []
     if s.observed.step_started_at is None:
         return ["the step has not begun"]
@@ -189,10 +189,14 @@ def _waits_from(judged: Judged) -> float:
 
 
 def _is_needed(s: Snapshot, judged: Judged) -> bool:
-    """Whether the stage waits for this guard's proof. Users' requests reach the candidate only after shadowing."""
+    """Whether the stage waits for this guard's proof. Users' requests reach the candidate only after shadowing.
+
+    A measure of streams has no proof if nobody asks for streams.
+    """
     if s.desired.state is RolloutState.SHADOWING and judged.guard.source is not Source.PROBER:
         return False
-    return judged.candidate > 0 or judged.guard.must_have_data
+    is_asked = judged.stable > 0 or not judged.guard.kind.measure
+    return judged.candidate > 0 or (judged.guard.must_have_data and is_asked)
 
 
 def _is_counted_alike(s: Snapshot, judged: Judged) -> bool:
@@ -260,7 +264,7 @@ def _lacks(s: Snapshot, left: Mapping[str, int]) -> Decision | None:
 
 
 def _crowded(s: Snapshot, decision: Decision) -> Decision | None:
-    """Copies are answered by one server, and by nobody where that has no room."""
+    """A single server answers copies, and none does if it has no capacity."""
     if decision.action is Action.SHADOW:
         return None
     weight_bp = {

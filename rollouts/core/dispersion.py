@@ -194,7 +194,7 @@ class Dispersion:
         )
 
     def as_history(self) -> Dispersion:
-        """For a rollout that begins: what was counted before it weighs little."""
+        """For a new rollout: earlier counts weigh little."""
         return replace(self.without_candidate(), stable=tuple([one.as_history() for one in self.stable]))
 
     def without_candidate(self) -> Dispersion:

@@ -1,4 +1,4 @@
-"""What the engine keeps from tick to tick of one rollout. It is stored in the rollout's row, so any engine can go on from it."""
+"""State of a rollout that the engine keeps from tick to tick. It is stored in the rollout's row, so any engine can continue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EngineState:
     # counters
     readings: Mapping[str, Reading] = field(default_factory=dict)  # the last ones, by gateway
     external: Mapping[str, Reading] = field(default_factory=dict)  # likewise, by guard that counts elsewhere
-    tick: int = -1  # the last one whose readings were taken in
+    tick: int = -1  # the last tick with readings
     read_at: float | None = None  # when the last readings were taken
     step: Arms = _NO_COUNTS  # counts since the gateways acknowledged this stage's weight
     settled: Arms = _NO_COUNTS  # of these, those of gateways whose answers come as steadily as requests

@@ -24,7 +24,7 @@ from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, sta
 
 @dataclass(frozen=True)
 class TickInput:
-    """All that one tick of one rollout rests on."""
+    """Input of a tick of a rollout."""
 
     number: int  # the tick's own; each is evaluated once, in order
     policy: Policy  # as `Snapshot.policy`

@@ -45,7 +45,7 @@ def _lacks_evidence(s: Snapshot) -> Decision | None:
 
 
 def _source_unavailable(s: Snapshot) -> Decision | None:
-    """A source other than the gateways fails. What it would have said is not known, whatever it said before."""
+    """A source other than the gateways fails. Its verdict is unknown, even if it had one before."""
     for judged in () if s.desired.is_promoting else s.acting:
         problem = s.observed.source_problems.get(judged.guard.name)
         if problem and _is_listened_to(s, judged):
@@ -97,7 +97,7 @@ def _split(s: Snapshot) -> Decision | None:
 
 
 def _given_up(s: Snapshot) -> Decision | None:
-    """Callers leave the candidate before its answers more often than stable: the answers that are left say less of its time."""
+    """Callers leave the candidate before its answers more often than stable: the remaining answers show less of its time."""
     evidence = s.evidence
     window = evidence.given_up_candidate, evidence.settled_candidate, evidence.given_up_stable, evidence.settled_stable
     surely = excess_of(*window) - GIVEN_UP_SIGMAS * by_chance(*window[1:], 1.0)
@@ -112,7 +112,7 @@ def _given_up(s: Snapshot) -> Decision | None:
 
 
 def _shedding(s: Snapshot) -> Decision | None:
-    """What is shed is no failure of the release, and more of it would follow with more weight."""
+    """A shed request is no failure of the release, and more weight would shed more."""
     shed = s.evidence.shed_candidate / s.evidence.routed_candidate if s.evidence.routed_candidate else 0.0
     shed_stable = s.evidence.shed_stable / s.evidence.routed_stable if s.evidence.routed_stable else 0.0
     if s.evidence.shed_candidate < LEAST_SHED or shed <= SHED_FRAC or shed <= SHED_RATIO * shed_stable:

@@ -15,11 +15,11 @@ BY_CHANCE_SIGMAS = 1.0
 
 @dataclass(frozen=True)
 class Judged:
-    """What one guard's counts say in this step. Every `log_e_*` is compared with the bar of its side.
+    """Evidence of a guard's counts in this step. Every `log_e_*` is compared with the bar of its side.
 
     `log_e_worse`: the candidate is worse than stable, as the average over the guard's points. `log_e_fine`: it is close
     enough to the reference, at the point where that is proven least. `log_e_better`: it fares better than stable.
-    `log_e_over`, `log_e_stable_over`: the arm is over the objective, whatever the other does. Counts and `phi` are those of
+    `log_e_over`, `log_e_stable_over`: the arm is over the objective, independent of the other. Counts and `phi` are those of
     the guard's own name. `farthest` is the point at which the candidate's bad attempts are most over stable's share, and what
     it counted; `beyond_chance`: by how many they are over it at some point, less what chance adds to that.
 
@@ -39,7 +39,7 @@ class Judged:
     log_e_fine: float
     log_e_over: float
     log_e_stable_over: float
-    to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
+    to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: unknown
     farthest: tuple[str, Window] | None = None
     beyond_chance: float | None = None
     log_e_better: float = 0.0

@@ -101,7 +101,7 @@ def readings_of(candidate: Sequence[Point], stable: Sequence[Point] | None, name
 
 
 def series_problem(points: Sequence[Point], now: float) -> str:
-    """What is wrong with a series, and what to do; empty if it can be judged. `now`: seconds since 1970."""
+    """A series' problem and the next step; empty if it can be judged. `now`: seconds since 1970."""
     if not 2 <= len(points) <= MOST_POINTS:
         return f"There are {len(points)} points. Send 2 to {MOST_POINTS}; a longer series keeps its start and takes a longer step."
     before: Point = (-math.inf, 0, 0)

@@ -35,7 +35,7 @@ def added(first: Sequence[int], then: Sequence[int]) -> Classes:
 
 
 def since(before: Classes, now: Classes) -> Classes:
-    """What was added; nothing where a class fell, because then nobody can tell."""
+    """Added counts; empty if a class fell, since a counter that restarts loses them."""
     found = tuple(one - other for one, other in zip(now, before, strict=True))
     return NOTHING if min(found) < 0 else found
 

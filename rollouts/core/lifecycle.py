@@ -2,7 +2,7 @@
 
 awaiting_approval → preparing → shadowing → shifting → baking → promoted
 
-A rollout begins in awaiting_approval, or in preparing where there is nothing to approve.
+A rollout begins in awaiting_approval, or in preparing if it needs no approval.
 
 preparing → shifting                        (the policy asks for no shadowing)
 awaiting_approval → rejected
@@ -69,6 +69,6 @@ LIVE = frozenset({S.SHADOWING, S.SHIFTING, S.PAUSED, S.BAKING, S.SECOND_LOOK})
 
 
 def outcome_of(state: str, *, has_stable: bool) -> str:
-    """The state as people are told it: where the model's first release was to be rolled back there was nothing to go back to, so
-    its rollout is said to be `ended` (it keeps its traffic)."""
+    """The state for people: a first release has no rollback target, so the rollout of a rolled-back first release
+    is shown as `ended` (it keeps its traffic)."""
     return "ended" if state == S.ROLLED_BACK and not has_stable else state

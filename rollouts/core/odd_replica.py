@@ -64,7 +64,7 @@ class ReplicaTallies(RuleInput):
 
 @dataclass(frozen=True)
 class OddReplica:
-    """The replica that fails, and what the others did together."""
+    """The failing replica, and the sums of the others."""
 
     name: str
     own: ReplicaTally
@@ -73,7 +73,7 @@ class OddReplica:
 
     @property
     def words(self) -> str:
-        """Its name and what it failed, and what the others did."""
+        """Its name and its failures, and those of the others."""
         nobody = f", {self.own.unreached} of which found nobody there" if self.own.unreached else ""
         mine = f"{self.name}, {self.own.bad} of {self.own.attempts} attempts{nobody}"
         return f"{mine}; the others failed {self.others.bad} of {self.others.attempts}"
@@ -90,7 +90,7 @@ class OddReplica:
         }
 
     def has_all(self, usual: float) -> bool:
-        """Whether the failures beyond what is usual (a share of attempts) are as good as all its own."""
+        """Whether nearly all failures beyond the usual share of attempts are its own."""
         own = self.own.bad - usual * self.own.attempts
         return own > 0 and self.others.bad - usual * self.others.attempts <= OTHERS_SHARE * own
 
@@ -136,7 +136,7 @@ def odd_one_out(
 def odd_beside_others(
     tallies: Mapping[str, ReplicaTally], *, tolerated: Callable[[float], float], phi: float, chance: float
 ) -> OddReplica | None:
-    """The one replica that fails more than is `tolerated` beside the share that its others fail, beyond chance; whatever that share is."""
+    """The only replica that fails more than is `tolerated` beside its others' share, beyond chance, at any share."""
     if len(tallies) < 2:
         return None
     _, _, others = worst_and_others(tallies)

@@ -1,4 +1,4 @@
-"""What a rollout follows: stages of weight, guards, tolerances, limits and deadlines.
+"""Policy of a rollout: stages of weight, guards, tolerances, limits and deadlines.
 
 Units: weights in basis points, times in seconds, shares in [0, 1]. `rollouts.core.policy` reads one from JSON.
 """
@@ -87,7 +87,7 @@ class Guard:
 
     The reference is what stable does now or, without a stable, `max_frac`. Proven over `roll_back_over` of it: roll back;
     a guard that is not critical pauses instead, one that is a dry run is only recorded. Proven within `promote_within`
-    of it: good enough to go on. Without data, one that must have data holds the rollout; another is left out.
+    of it: good enough to go on. Without data, a guard that must have data holds the rollout; another is left out.
     """
 
     indicator: str  # of `indicators.ALL`
@@ -117,7 +117,7 @@ class Guard:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The names of the counters whose evidence is averaged."""
+        """The names of the counters with averaged evidence."""
         return tuple(point_name(self.indicator, one) for one in self.thresholds_us) or (self.name,)
 
     @property
@@ -131,7 +131,7 @@ class Guard:
 
     @property
     def needs_proof(self) -> bool:
-        """Whether a stage waits until the guard is proven fine. Any caller can send what a model refuses, as often as they like,
+        """Whether a stage waits until the guard is proven fine. Any caller can send invalid requests without limit,
         and that must not decide when a rollout moves on."""
         return not self.kind.is_callers
 
@@ -224,7 +224,7 @@ class Policy:
         return len(self.steps) + 1 + (self.shadow is not None)
 
     def alpha_of_one_test(self, guard: Guard) -> float:
-        """The share of the false-rollback chance that one of the guard's tests may use up, so that the sum over a rollout holds.
+        """The share of the false-rollback chance of a test of the guard, so that the sum over a rollout holds.
 
         Each guard has two tests (against stable, against the objective) in every stage. Guards without an alpha of their
         own share what those with one leave of `alpha_roll_back`. Source: union bound.

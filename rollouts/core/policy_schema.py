@@ -139,7 +139,7 @@ _POLICY = Record(
 
 
 def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
-    """The policy that a JSON object states on top of its preset (`standard` if it names none), as somebody asks for it.
+    """The policy of a JSON object on top of its preset (`standard` if it names none), from a caller.
 
     Where `guards` is absent, errors are guarded, and each other indicator that the model's `objectives` name.
 

@@ -16,7 +16,7 @@ def weaker_approvals(own: Policy, other: Policy) -> list[str]:
     and who replaces a stable release that has no server.
 
     Stages of two policies have different names, so approvals are compared by weight: up to each weight of either, `other` must ask for
-    at least as many approvals, in all and at one stage. Empty if `other` asks for as much or more.
+    at least as many approvals, in all and at one stage. Empty if `other` requires at least the same.
     """
     return [*_fewer(own, other), *_longer(own, other), *_thawed(own, other), *_replaced(own, other)]
 

@@ -1,4 +1,4 @@
-"""What a policy will mean at a model's own traffic: how long each stage takes, and how fast a fault is found.
+"""Effect of a policy at a model's own traffic: duration of each stage, and time to find a fault.
 
 Everything follows from expected counts: evidence grows by what an average second adds to it. So the figures are about
 medians, not promises; `benchmarks.calibration` measures their spread.
@@ -28,7 +28,7 @@ NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class StagePreview:
-    """One stage. `expected_s` is None if it cannot be told. `is_late`: it will not end by proof before its deadline, and then it waits
+    """One stage. `expected_s` is None if it is unknown. `is_late`: it will not end by proof before its deadline, and then it waits
     for proof, or the policy takes the candidate back (None)."""
 
     name: str
@@ -105,7 +105,7 @@ def preview(
     slow_frac: Mapping[str, float] = NO_SHARES,
     has_stable: bool,
 ) -> PolicyPreview:
-    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors.
+    """`rate_per_s`: requests a second of the whole model, None if unknown; `error_frac`: stable's share of errors.
 
     `slow_frac`: stable's share of slow attempts by counter (`slow_50ms`). A stage waits for proof at every point of a
     guard, and takes several times longer at one where a fifth of a healthy release's attempts are slow.
@@ -240,7 +240,7 @@ def _loads(weight_bp: int, rate: float) -> tuple[float, float]:
 def _shares(guard: Guard, base: float, slow: Mapping[str, float]) -> list[float]:
     """A healthy candidate's share of bad attempts at each point of the guard that is known, and at its own in any case.
 
-    Where nobody counted, slow attempts are taken to be half of what the objective allows.
+    Without counts, slow attempts are assumed to be half of the objective's allowance.
     """
     if guard.kind.is_failure:
         return [base]
@@ -251,7 +251,7 @@ def _shares(guard: Guard, base: float, slow: Mapping[str, float]) -> list[float]
 
 
 def _fine_sums(guard: Guard, nc: float, nb: float, share: float, has_stable: bool) -> Sums:
-    """What a second adds to a healthy candidate's evidence, where both arms have this share of bad attempts."""
+    """A healthy candidate's evidence in a second, if both arms have this share of bad attempts."""
     if has_stable and nb:
         return increments(Window(nc * share, nc, nb * share, nb), guard.promote_within, Side.FINE)
     return fixed_sums(nc * share, nc, guard.promote_within.of(guard.max_frac), Side.FINE)

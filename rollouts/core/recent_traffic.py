@@ -53,7 +53,7 @@ class RecentTraffic:
     counted_s: float | None = None
 
     def after(self, at_s: float, requests: int, errors: int, classes: Classes, shed: int = 0) -> RecentTraffic:
-        """With what was counted up to `at_s` (seconds since the epoch). What comes late goes to the minute that is open."""
+        """With the counts up to `at_s` (seconds since the epoch). Late counts go to the open minute."""
         minute = int(at_s // 60)
         spans = self._spans_after(int(at_s // SPAN_S) * SPAN_S, requests, errors, shed)
         if not self.minutes or minute > self.minutes[-1].at:
@@ -91,7 +91,7 @@ class RecentTraffic:
         return cls(rows, classes if len(classes) == len(NOTHING) else NOTHING, spans, value.get("counted_s"))
 
     def hour(self, now_s: float) -> list[Minute | None]:
-        """The MINUTES before the one of `now_s`, the oldest first; None for those in which nobody counted."""
+        """The MINUTES before the minute of `now_s`, oldest first; None for a minute without counts."""
         known = {one.at: one for one in self.minutes}
         present = int(now_s // 60)
         return [known.get(at) for at in range(present - MINUTES, present)]

@@ -26,14 +26,14 @@ Feed = Callable[[int, int], Arms | None]
 
 @dataclass(frozen=True)
 class Walk:
-    """Where a replayed rollout stands after a tick."""
+    """State of a replayed rollout after a tick."""
 
     tick: int
     state: RolloutState
     step_index: int
     weight_bp: int
     decision: Decision
-    judged: tuple[Judged, ...] = ()  # what every guard's counts said, in the policy's order
+    judged: tuple[Judged, ...] = ()  # every guard's evidence, in the policy's order
 
 
 def walk(
@@ -42,7 +42,7 @@ def walk(
     """Every tick of a rollout whose gateways acknowledge at once, from its first step until it is promoted or its traffic is
     taken away.
 
-    `before`: what was counted, tick by tick, while the candidate was being prepared. Ticks are numbered from the first step on.
+    `before`: counts, tick by tick, during preparation. Ticks are numbered from the first step on.
     """
     policy = policy.facing(has_stable=has_stable)
     state, index, weight, started = RolloutState.SHIFTING, 0, policy.steps[0].weight_bp, len(before) * tick_s
@@ -94,7 +94,7 @@ def uncounted(history: Iterable[TickRecord], policy: Policy) -> tuple[str, ...]:
 
 
 def replay(history: Iterable[TickRecord], policy: Policy, *, has_stable: bool = True) -> Iterator[Walk]:
-    """What the policy would say at each tick of a stored rollout, which goes on as it went.
+    """The policy's decision at each tick of a stored rollout, whose weights stay as they were.
 
     `history`: its rows, the oldest first. State and weight are those that really were: a policy that would have rolled
     back at some tick is still asked about the ticks after it. Approvals count as given. Under the rollout's own policy
@@ -146,7 +146,7 @@ class ReplayedRollout:
                 readings=self._readings(row),
                 external=external,
             ),
-            gone_over_s=-1.0,  # the row says which arm was gone; there is nothing left to wait for
+            gone_over_s=-1.0,  # the row names the missing arm, so there is no wait
         )
         self.engine_state, self.history, self.mark = tick.engine_state, tick.history, mark
         return Walk(row.tick, state, mark.step_index, mark.weight_bp, tick.decision, tick.snapshot.evidence.judged)

@@ -56,14 +56,14 @@ class Mix:
 
 
 def mix_of(candidate: Mapping[str, int], n: int, stable: Mapping[str, int], m: int, edges: tuple[str, ...]) -> Mix:
-    """The classes between edges of both arms' n and m requests. Empty where they were not counted."""
+    """The classes between edges of both arms' n and m requests. Empty if they were not counted."""
     if not any(edge in candidate for edge in edges):
         return Mix()
     return Mix(classes_of(candidate, n, edges), classes_of(stable, m, edges))
 
 
 def mix_of_classes(candidate: Mapping[str, int], n: int, stable: Mapping[str, int], m: int) -> Mix:
-    """The classes of both arms' n and m decided requests, the default one last. Empty where the model has none."""
+    """The classes of both arms' n and m decided requests, the default last. Empty if the model has none."""
     names = sorted(name for name in {*candidate, *stable} if name.startswith(OF_CLASS))
     if not names:
         return Mix()

@@ -73,7 +73,7 @@ class Difference:
 
 
 def difference(expected: Arrays, got: Arrays, rule: Rule) -> Difference | None:
-    """What `got` has otherwise than `expected`; None where they are alike."""
+    """Difference of `got` from `expected`; None if they are alike."""
     for name in sorted(expected.keys() | got.keys()):
         if name not in got:
             return Difference("missing", name, f"output {name} is missing")

@@ -1,4 +1,4 @@
-"""Why a weight may not be opened for want of servers: too few answer, or they are not proven for what they would get.
+"""Lack of servers for a weight: too few answer, or they are not proven for their traffic.
 
 Premises: servers of a release are alike and share its requests evenly, as where its capacity was measured.
 """
@@ -19,7 +19,7 @@ NEEDS_REPLICAS, NO_ROOM = "needs_replicas", "no_room"
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why a weight lacks servers. `because`: one of the causes above. `said`: the middle of a sentence,
+    """Reason of a lack of servers. `because`: one of the causes above. `said`: the middle of a sentence,
     without a full stop. `release`: the release that lacks servers.
     """
 
@@ -30,9 +30,9 @@ class Shortage:
 
 
 def shortage_at(headroom: Headroom, weight_bp: int, per_s: float | None, who: Identity) -> Shortage | None:
-    """What keeps the candidate from this weight, in basis points; None where nothing does, as far as is known.
+    """The obstacle of this weight for the candidate, in basis points; None without a known obstacle.
 
-    `per_s`: requests a second of both arms together, None where nobody counted.
+    `per_s`: requests a second of both arms together, None if not counted.
     """
     needed = headroom.needed_at(weight_bp)
     facts: dict[str, Any] = {"weight_bp": weight_bp, "needed": needed, "answering": headroom.candidate}

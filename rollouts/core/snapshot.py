@@ -1,4 +1,4 @@
-"""All that one decision rests on, in one frozen value: the policy, what is wanted, what is observed, and what people said."""
+"""Input of a decision, in one frozen value: the policy, the wanted state, the observed state, and people's verbs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Desired:
-    """What the rollout's row wants."""
+    """Wanted state of the rollout's row."""
 
     state: RolloutState
     paused_in: RolloutState = RolloutState.SHIFTING  # the state that a paused rollout goes back to
@@ -56,24 +56,24 @@ class Observed:
     total_s: float = 0.0  # since the first step or shadowing began
     candidate_servers: int | None = None  # that answer real inferences; None: not known
     stable_servers: int | None = None  # likewise
-    stable_reported: int | None = None  # of these, as many as an agent has reported on lately; None: not known
+    stable_reported: int | None = None  # of these, the number with a recent agent report; None: unknown
     stable_start_s: float = (
         0.0  # how long a server of stable takes to start, as its envelope declares; 0 if it does not
     )
     is_stable_asleep: bool = False  # it was unloaded for want of requests, and is woken
     displaced_servers: int = 0  # of the release that the candidate took the place of
-    server_since: float | None = None  # when the candidate's newest server came; None: it has none, or nobody knows
-    digest_mismatch: str = ""  # a sentence, when a server runs something other than what was sealed
+    server_since: float | None = None  # when the candidate's newest server came; None: it has none, or unknown
+    digest_mismatch: str = ""  # a sentence, when a server does not run the sealed files
     hardware: str = ""  # half a sentence, when the arms run on different hardware
     problem: str = ""  # provider_down or stale: why this tick cannot be judged
     problem_sentence: str = ""  # the same for people
-    source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source says nothing
+    source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source has no data
     waited_s: float = 0.0  # preparing: since the rollout was started
     replica_problem: str = ""  # preparing: a sentence, why the replica that is waited for does not come
     failed_to_load: str = (
         ""  # preparing: why the candidate's last try to load failed, as a sentence; empty while it tries
     )
-    headroom: Headroom = UNKNOWN_HEADROOM  # what the servers of both arms can take
+    headroom: Headroom = UNKNOWN_HEADROOM  # capacity of both arms' servers
     inputs: Mapping[str, RuleInput] = field(default_factory=dict)  # by rule, facts for it alone
     gone_over_s: float = 0.0  # a candidate without a server for longer is gone; after failed attempts, at once
 
@@ -114,10 +114,10 @@ class StageEvidence:
 
 @dataclass(frozen=True)
 class People:
-    """What people have said to it."""
+    """People's verbs on it."""
 
     approvals: Mapping[str, int] = field(default_factory=dict)  # valid ones, by stage
-    promote_now: bool = False  # a person asked to skip what is left, but for the breach checks
+    promote_now: bool = False  # a person asked to skip the rest, except for the breach checks
     report_problem: str = ""  # a sentence: why the pinned gate report does not admit this candidate
 
 

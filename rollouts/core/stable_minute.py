@@ -1,6 +1,6 @@
 """Stable's own last minute: whether stable is over its objective now, and whether that has lasted.
 
-An incident excuses the candidate while it lasts, and no longer. So what the last minute holds is asked, not the average of a stage.
+An incident excuses the candidate while it lasts, and no longer. So the rule reads the last minute, not the average of a stage.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class StableMinute:
         return self.bad / self.attempts if self.attempts else 0.0
 
     def as_history(self) -> StableMinute:
-        """For a rollout that begins: what was counted before it weighs little."""
+        """For a new rollout: earlier counts weigh little."""
         return replace(self, calm=self.calm.as_history())
 
     def to_json(self) -> list[Any]:

@@ -33,7 +33,7 @@ def take_snapshot(
     people: People = NOBODY,
     gone_over_s: float = 0.0,
 ) -> Snapshot:
-    """The snapshot of a tick whose readings `state` has taken in. The engine, replays and simulations all build theirs here.
+    """The snapshot of a tick after its readings. The engine, replays and simulations all build theirs here.
 
     `gone_over_s`: a candidate without a server is gone when it has had none for longer than this; one whose last attempts
     failed, at once.

@@ -23,7 +23,7 @@ from rollouts.core.evidence import (
 
 
 class Convincing(NamedTuple):
-    """The windows since the candidate last looked no worse than tolerated, and what they add to log E: the counts that convince."""
+    """The windows since the candidate last looked no worse than tolerated, and their log E: the counts that convince."""
 
     counts: Window = Window(0, 0, 0, 0)
     sums: Sums = ZERO
@@ -44,7 +44,7 @@ class Convincing(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One counter's evidence: log M of the side that rolls back, plain sums of the side that promotes, and what was bad."""
+    """A counter's evidence: log M of the side that rolls back, plain sums of the side that promotes, and the bad attempts."""
 
     worse: Sums = ()  # until the first window with evidence
     fine: Sums = ZERO
@@ -71,7 +71,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """What one gateway counted in one tick: all attempts, and by counter the bad ones of the candidate and of stable.
+    """A gateway's counts in a tick: all attempts, and by counter the bad ones of the candidate and of stable.
 
     `attempts` are those of a counter, if they are others: the answers that callers did not wait for
     are unknown. `own` are those of the candidate's bad ones that are held against it, and those of
@@ -199,7 +199,7 @@ class Evidence:
         scatter: Scatter,
         over: float | None,
     ) -> Sums:
-        """What the tick adds to the evidence of one counter on the side that rolls back."""
+        """The tick's evidence of a counter on the side that rolls back."""
         if over is not None:
             bad, candidate, *_ = map(sum, zip(*(part.window(point) for part in parts), strict=True))
             before, now = scatter.candidate, max(scatter.candidate, scatter.candidate_now)

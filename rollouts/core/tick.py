@@ -1,4 +1,4 @@
-"""One tick of one rollout: what it saw and decided, and what of that is kept."""
+"""A tick of a rollout: its observation, its decision, and the rows that remain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tick:
 
     @property
     def summary(self) -> str:
-        """What the decision comes down to, numbers aside: its action, code and cause, and whether it is late."""
+        """Essence of the decision, without numbers: its action, code and cause, and whether it is late."""
         cause = f":{self.decision.because}" if self.decision.because else ""
         late = ":late" if self.decision.is_late else ""
         return f"{self.decision.action}:{self.decision.code}{cause}{late}"
@@ -73,11 +73,11 @@ class Tick:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is kept of a tick: for the next one, and as rows."""
+    """Result of a tick: state for the next tick, and rows."""
 
     engine_state: EngineState
     history: OpenSegment
-    is_recorded: bool  # whether the decision becomes a row: it has an effect, or says something new
+    is_recorded: bool  # whether the decision becomes a row: it has an effect, or is new
     block: Segment | None = None  # that is full, and becomes a row
     problem: str = ""  # why ticks of that block could not be judged, if so
 
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def outcome_of(tick: Tick) -> Outcome:
-    """What the tick leaves, before anything is written."""
+    """The tick's results, before anything is written."""
     is_recorded = tick.is_effect or (tick.summary != tick.engine_state.last_decision and _may_record(tick))
     state, history = tick.engine_state, tick.history
     if is_recorded:

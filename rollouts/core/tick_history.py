@@ -133,7 +133,7 @@ class OpenSegment:
         return OpenSegment(spoken=self.spoken, began_at=self.began_at)
 
     def to_json(self) -> dict[str, Any]:
-        """All but what the block itself tells."""
+        """All facts that the block itself does not hold."""
         kept: dict[str, Any] = {"spoken": list(self.spoken), "began_at": self.began_at}
         if self.rows:
             kept |= {"first_tick": self.first_tick, "from_at": self.from_at, "ticks": list(self.ticks)}
@@ -290,7 +290,7 @@ def joined(older: Segment, newer: Segment) -> Segment:
 
 
 def _without_passing(row: TickRecord) -> Any:
-    """What a row that stands for several ticks must still tell."""
+    """Facts that a row for several ticks must keep."""
     return row.mark.state, row.mark.step_index, row.mark.weight_bp, row.mark.paused_in, row.mark.is_settling
 
 

@@ -1,4 +1,4 @@
-"""A stored rollout tick by tick, as plots draw it: weights, attempts and evidence, recomputed from what was counted."""
+"""A stored rollout tick by tick, for plots: weights, attempts and evidence, recomputed from the counts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Timeline:
         return self
 
     def copied(self) -> Timeline:
-        """One that can be extended without changing this one."""
+        """A copy to extend without changing this timeline."""
         twin = copy.copy(self)
         twin.moments, twin._routed = list(self.moments), list(self._routed)
         twin._replayed = copy.copy(self._replayed)

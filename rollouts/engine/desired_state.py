@@ -1,4 +1,4 @@
-"""Level-triggered repair, before a tick is evaluated: what the rollout's row wants of others is asked of them again."""
+"""Level-triggered repair before a tick: requests the wanted state of the rollout's row again from its route and replicas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACKNOWLEDGED = Ack(True, None, "")
 
 @dataclass(frozen=True)
 class DesiredState:
-    """How far others follow what the rollout's row wants."""
+    """Progress of others towards the row's wanted state."""
 
     ack: Ack = _ACKNOWLEDGED  # of its route; of a rollout without traffic, as if it were followed
     asked_at: float | None = None  # when its replica was last asked for, seconds since the epoch (UTC)

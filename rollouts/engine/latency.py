@@ -1,4 +1,4 @@
-"""What gateways counted of latency, window by window. In memory until a window is full: a new engine loses the one in progress."""
+"""The gateways' latency counts, window by window. In memory until a window is full: a new engine loses the open window."""
 
 from __future__ import annotations
 

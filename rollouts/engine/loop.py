@@ -1,6 +1,6 @@
 """The rollout loop: repair desired state → observe → evaluate → write, for every active rollout, every tick.
 
-Two engines may run. One leads by a database lease; its fencing token goes into every write, so that a leader whose lease
+Two engines may run. The leader holds a database lease; its fencing token goes into every write, so that a leader whose lease
 expired is fenced out. All state is in the database: any engine can go on from any line.
 """
 
@@ -85,7 +85,7 @@ class Engine:
         self._due = self._collected_at = time.monotonic()
         self._is_late_s = self._swept_at = 0.0
         self._is_failing = False
-        self._deferred: list[int] = []  # rollouts whose effects found no room in the last turn, in their order
+        self._deferred: list[int] = []  # rollouts whose effects did not fit into the last turn, in their order
         self._stables, self._wakeup = StableReplicas(), Wakeup()
         self._is_stopping = threading.Event()
 
@@ -149,7 +149,7 @@ class Engine:
         self._wakeup.forget()
 
     def _invalidate_cache(self) -> None:
-        """Nothing in memory is trusted: nobody knows what of the last turn was committed."""
+        """Memory is not trusted: it is unknown which writes of the last turn were committed."""
         self.cache.forget()
         close_old_connections()
 
@@ -240,7 +240,7 @@ class Engine:
         holds: list[Hold],
         effects: list[Effect],
     ) -> None:
-        """Evaluates one rollout. A rollback is written at once; what is less urgent is added to `holds` or `effects`."""
+        """Evaluates a rollout. Writes a rollback at once; adds less urgent work to `holds` or `effects`."""
         rollout = entry.rollout
         with self.writer.one(rollout):
             slot, taken_by = world.followed(rollout)
@@ -266,7 +266,7 @@ class Engine:
                 holds += [hold] if hold is not None else []
 
     def _apply_effects(self, effects: list[Effect], world: WorldState) -> None:
-        """Effects that are no rollback, and what is left to do of rollbacks. What does not fit goes first next time."""
+        """Effects other than rollbacks, and remaining work of rollbacks. The rest goes first next time."""
         until = self._room_until()
         place = {pk: number for number, pk in enumerate(self._deferred)}
         effects.sort(key=lambda one: (not _is_rolling_back(one[0]), place.get(one[0].rollout.pk, len(place))))
@@ -333,7 +333,7 @@ class Engine:
             self.lead.keep()
 
     def _room_until(self) -> float:
-        """Until when what is not urgent may take from now on, by the clock of the turns."""
+        """Deadline of work that is not urgent, by the clock of the turns."""
         return time.monotonic() + max(0.05, self.timings.effects_share * self.tick_s)
 
     # -- around a turn ----------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Engine:
         return {name: one if isinstance(one, str) else replace(one, at=one.at + ahead_s) for name, one in found.items()}
 
     def _tidy(self, everyone: list[RolloutEntry]) -> None:
-        """Stores windows of latency, joins old blocks, and releases what nobody can go back to any more."""
+        """Stores windows of latency, joins old blocks, and releases servers that are no rollback target any more."""
         self.external.follow([one.rollout for one in everyone if one.counts_in_prometheus], fence=self.lead.fence)
         self._latency.flush({one.rollout.pk for one in everyone}, self.clock.now().timestamp(), fence=self.lead.fence)
         self._stables.keep({one.rollout.pk for one in everyone})
@@ -374,7 +374,7 @@ class Engine:
 def _settled(
     entries: list[RolloutEntry], gateways: dict[int, list[Gateway]], readers: CounterReaders
 ) -> Iterator[tuple[list[RolloutEntry], dict[str, StatsPage]]]:
-    """Rollouts by environment, with what their gateways said, in the order in which these answer."""
+    """Rollouts by environment, with their gateways' counts, in the order of the answers."""
     left: dict[int, list[RolloutEntry]] = {}
     for one in entries:
         left.setdefault(one.rollout.environment_id, []).append(one)
@@ -393,5 +393,5 @@ def _is_rolling_back(entry: RolloutEntry) -> bool:
 
 
 def _suspects_first(entry: RolloutEntry) -> tuple[bool, int]:
-    """Sort key: those that may have to be rolled back in this very turn wait for nobody."""
+    """Sort key: rollouts that may roll back in this turn come first."""
     return not entry.has_failed, entry.rollout.pk

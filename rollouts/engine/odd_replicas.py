@@ -46,7 +46,7 @@ def tallies_for(
     try:
         proven = _begun(entry.rollout) if entry.proven is None else None  # the entry may be fresh
         tallies = _tallies(hosts, entry.rollout, world.gateways[entry.rollout.environment_id], wait_s)
-        if tallies and proven is not None:  # no hold without what the replicas left are proven for
+        if tallies and proven is not None:  # no hold without the proven capacity of the remaining replicas
             entry.proven = proven.result(timeout=max(0.0, until - time.monotonic()))
         return tallies
     except Exception:  # a rollback never waits for it; what the database said comes again when that is written
@@ -55,7 +55,7 @@ def tallies_for(
 
 
 def _begun(rollout: Rollout) -> Future[tuple[float | None, float | None]]:
-    """Reads what the arms are proven for beside this thread: of a release with many reports that may take longer than there is time."""
+    """Reads the arms' proven capacity beside this thread, since a release with many reports may take too long."""
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proofs")
     begun = pool.submit(_read, rollout)
     pool.shutdown(wait=False)
@@ -78,7 +78,7 @@ def _tallies(
     for told in counted_by_server(hosts, rollout.model.slug, rollout.candidate, gateways, wait_s).values():
         for address, counts in told.items():
             name = names.get(address)
-            if name is not None and counts.attempts:  # one that is not known any more is none to look at
+            if name is not None and counts.attempts:  # an unknown replica is not examined
                 found[name] += counts
     return {name: ReplicaTally(one.failed, one.attempts, one.unreached) for name, one in found.items()}
 
@@ -86,7 +86,7 @@ def _tallies(
 def counted_by_server(
     hosts: HostCounters, model: str, release: Release, gateways: Sequence[Gateway], wait_s: float
 ) -> ByGateway:
-    """What the gateways that answer in time counted of the release's servers."""
+    """Counts of the release's servers from the gateways that answer in time."""
     digest = str(release.digest)
     pool = ThreadPoolExecutor(max_workers=max(1, len(gateways)), thread_name_prefix="hosts")
     asked = {
@@ -108,7 +108,7 @@ def counted_by_server(
 def ensure_set_aside(entry: RolloutEntry, world: WorldState) -> None:
     """Takes the traffic of the replica away that the rollout was held for. Once; nothing where there is none.
 
-    Where that cannot be (no other answers), its failures are evidence again in some seconds.
+    If that is impossible (no other answers), its failures are evidence again in some seconds.
     """
     aside, rollout = entry.engine_state.of(ReplicaDiffers), entry.rollout
     if not aside.replica or entry.is_set_aside or rollout.state not in LIVE:

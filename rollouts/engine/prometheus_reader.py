@@ -41,7 +41,7 @@ Key = tuple[int, str]  # rollout, guard
 
 @dataclass
 class Followed:
-    """One guard of one rollout: its four queries, the samples before, and what was added since `epoch` began."""
+    """A guard of a rollout: its four queries, the previous samples, and the sums since `epoch` began."""
 
     key: Key
     words: str

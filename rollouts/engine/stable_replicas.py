@@ -34,7 +34,7 @@ LOOK_AGAIN_S = 10.0
 
 @dataclass
 class _AtFirst:
-    """What stable's servers had counted when the rollout's stage began; at a gateway that told later, when it told."""
+    """Counts of stable's servers when the rollout's stage began, or at the first answer of a late gateway."""
 
     stage: str = ""
     counts: ByGateway = field(default_factory=dict)
@@ -81,7 +81,7 @@ class StableReplicas:
         return begun if begun is not None and begun.stage == stage else _AtFirst(stage)
 
     def _to_ask(self, entry: RolloutEntry, world: WorldState) -> list[Gateway]:
-        """Where stable is in replicas: the gateways that have not told in this stage yet, but for those that are silent."""
+        """If stable has replicas: the gateways without an answer in this stage, except silent gateways."""
         rollout = entry.rollout
         is_under_way = (
             rollout.state in {RolloutState.SHIFTING, RolloutState.BAKING} and rollout.step_started_at is not None
@@ -131,7 +131,7 @@ class StableReplicas:
         return replace(given, observed=seen)
 
     def _warn(self, entry: RolloutEntry, world: WorldState, begun: _AtFirst, missing: list[str]) -> None:
-        """Says once in a stage at which gateways nobody looked at stable's replicas."""
+        """Logs once in a stage the gateways whose counts of stable's replicas are missing."""
         if missing and not begun.is_warned and _is_in_replicas(entry, world):
             log.warning(
                 "stable_replicas_not_looked_at", rollout=entry.rollout.pk, stage=begun.stage, gateways=sorted(missing)
@@ -162,7 +162,7 @@ def tallies_since(before: ByGateway, now: ByGateway, release: UUID, environment:
 
 
 def _since(before: HostCounts, now: HostCounts) -> HostCounts:
-    """What a gateway counted after `before`; all, where its counts began anew."""
+    """A gateway's counts after `before`; all counts, if they restarted."""
     if now.attempts < before.attempts:
         return now
     counted = zip(astuple(now), astuple(before), strict=True)

@@ -75,7 +75,7 @@ class _WatchedModel:
         return is_unread or any(one.errors or one.shed for one in self.traffic.spans)
 
     def take(self, gateway: str, counters: GatewayCounters) -> Reading:
-        """What one gateway counted since it was last read: of stable, and of all users. What was shed is no error."""
+        """A gateway's counts since its last reading: of stable, and of all users. A shed request is no error."""
         arm = counters.by_release.get(self.stable, ArmCounters())
         counts = Counts(arm.decided, arm.routed, {ERRORS: arm.failed})
         at = counters.read_at.timestamp()
@@ -142,7 +142,7 @@ def _news(before: _ByName, now: _ByName) -> dict[str, TenantMinute]:
 
 
 def _more(before: TenantCounters, now: TenantCounters) -> TenantMinute:
-    """What a tenant, or a class, sent between two readings of one gateway."""
+    """Requests of a tenant, or a class, between two readings of a gateway."""
     took = since(classes_of(before.latency_us, before.answered), classes_of(now.latency_us, now.answered))
     return TenantMinute(0, *now.since(before), took)
 
@@ -189,7 +189,7 @@ class StableTraffic:
                     self._write(one)
 
     def _look(self, now: float) -> None:
-        """The models to watch now: all where they are few, else the share whose turn it is."""
+        """The models to watch now: all if they are few, else the share whose turn it is."""
         routes = list(all_routes())
         if len(routes) > AT_ONCE:
             start = int(now // TURN_S) * AT_ONCE % len(routes)

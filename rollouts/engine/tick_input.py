@@ -1,4 +1,4 @@
-"""From rows and readings to the plain values that one tick is evaluated on."""
+"""From rows and readings to the plain values of a tick's evaluation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tick_input(
     prometheus: Mapping[str, Reading | str],
     desired: DesiredState,
 ) -> TickInput:
-    """What the rollout's next tick rests on.
+    """Input of the rollout's next tick.
 
     `prometheus`: by guard that counts there, its reading or why there is none. `desired`: what `ensure_desired_state`
     found. Looks at the pinned report, which may verify its signature, and for stable's odd replica; besides, writes and reads nothing.
@@ -168,7 +168,7 @@ def with_proofs(headroom: Headroom, entry: RolloutEntry) -> Headroom:
 def _external(
     entry: RolloutEntry, world: WorldState, prometheus: Mapping[str, Reading | str]
 ) -> tuple[dict[str, Reading], dict[str, str]]:
-    """What is counted elsewhere than in gateways, by guard, and why a source says nothing."""
+    """Counts from sources other than gateways, by guard, and their problems."""
     found: dict[str, Reading] = {}
     problems: dict[str, str] = {}
     for guard in entry.policy.guards:
@@ -183,7 +183,7 @@ def _external(
             if reading is not None:
                 found[guard.name] = reading
             if reading is None or world.at - reading.at > STALE_S:
-                problems[guard.name] = "nobody compares answers: no prober has counted for over 5 s"
+                problems[guard.name] = "answers are not compared: no prober has counted for over 5 s"
     return found, problems
 
 

@@ -31,7 +31,7 @@ class TickWriter:
 
     @contextmanager
     def one(self, rollout: Rollout) -> Iterator[None]:
-        """Isolates one rollout: whatever goes wrong with it is logged, and it is read again in the next turn."""
+        """Isolates a rollout: logs any of its errors, and reads the rollout again in the next turn."""
         try:
             yield
         except Stale as error:
@@ -50,7 +50,7 @@ class TickWriter:
             log.error("rollout_tick_failed", rollout=rollout.pk, traceback=traceback.format_exc())
 
     def defer(self, entry: RolloutEntry, tick: Tick) -> Hold | None:
-        """The hold, to be written with others by `flush_holds`; None for a quiet one that stays in memory for now."""
+        """The hold, for `flush_holds`; None for a quiet hold that stays in memory for now."""
         outcome, limits = outcome_of(tick), self.limits
         every = min(limits.written_every, 1 + len(self.cache.known) // limits.holds_a_turn)
         if outcome.is_quiet and tick.acked_at is None and (tick.number + entry.rollout.pk) % every:
@@ -59,7 +59,7 @@ class TickWriter:
         return entry, tick, outcome
 
     def flush_holds(self, holds: list[Hold]) -> None:
-        """Writes ticks that change nothing but what is known: many at once or, should that fail, one by one."""
+        """Writes ticks without an effect: many at once or, after an error, one by one."""
         size = self.limits.holds_at_once
         for start in range(0, len(holds), size):
             some = holds[start : start + size]
@@ -76,7 +76,7 @@ class TickWriter:
             self.lead.keep()
 
     def write_unwritten(self) -> None:
-        """Before this engine goes: what it kept in memory, so that the next one need not look again."""
+        """Before this engine ends: writes its memory, so that the next engine need not look again."""
         holds = [(entry, *entry.unwritten) for entry in self.cache.known.values() if entry.unwritten is not None]
         with suppress(DatabaseError, LeadershipLost):
             self.flush_holds(holds)

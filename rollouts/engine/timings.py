@@ -34,11 +34,11 @@ class EngineLimits:
     """Numbers of rollouts, ticks and blocks."""
 
     holds_at_once: int = 200  # batch size of the bulk UPDATE: enough to be cheap, few enough to lock rows only shortly
-    holds_a_turn: int = 250  # over so many rollouts, quiet ticks are written in turns …
-    written_every: int = 5  # … each rollout's every so many ticks at the latest
+    holds_a_turn: int = 250  # above this number of rollouts, quiet ticks are written in turns …
+    written_every: int = 5  # … each rollout's at the latest after this number of ticks
     most_blocks: int = MOST_BLOCKS  # stored blocks of observations that a rollout may keep
-    blocks_over: int = 32  # old blocks are joined when a rollout has so many more than that
-    joined_at_once: int = 4  # rollouts whose blocks are joined in one turn
+    blocks_over: int = 32  # old blocks are joined when a rollout exceeds the bound by this number
+    joined_at_once: int = 4  # rollouts with joined blocks in a turn
 
 
 DEFAULT_TIMINGS, DEFAULT_LIMITS = EngineTimings(), EngineLimits()

@@ -38,7 +38,7 @@ S = RolloutState
 
 @dataclass(frozen=True)
 class SurgeAsk:
-    """So many servers of the candidate were asked for. `why`: a sentence, why they do not come; empty where that is not known."""
+    """Number of requested servers of the candidate. `why`: a sentence, why they are missing; empty if unknown."""
 
     needed: int
     at: float
@@ -137,7 +137,7 @@ class WorldState:
     routes: Mapping[tuple[int, int], Route]  # by environment and model
     acks: Mapping[int, Ack]  # by route
     serving: Mapping[Place, ReleaseStanding]
-    tampered: frozenset[UUID]  # releases whose stored manifest is not what was sealed
+    tampered: frozenset[UUID]  # releases with a stored manifest that differs from the sealed one
     wrong: Mapping[int, Reading]  # the prober's counts, by rollout
     approvals: Mapping[int, Mapping[str, int]]  # people whose approval counts, by rollout that awaits some, and stage
 
@@ -145,7 +145,7 @@ class WorldState:
         return ReleaseStanding() if place is None else self.serving.get(place, ReleaseStanding())
 
     def followed(self, rollout: Rollout) -> tuple[int, frozenset[int] | None]:
-        """The slot of the rollout's route, and the gateways that follow it as it is; None where there is no route."""
+        """The slot of the rollout's route, and the gateways that follow it; None without a route."""
         route = self.routes.get((rollout.environment_id, rollout.model_id))
         return (route.slot, self.acks[route.pk].taken_by) if route is not None else (0, None)
 
@@ -246,7 +246,7 @@ def gateways_of(known: Iterable[RolloutEntry]) -> dict[int, list[Gateway]]:
 def load_world(
     known: Collection[RolloutEntry], gateways: Mapping[int, list[Gateway]], now: datetime, fence: int
 ) -> WorldState:
-    """What a turn over these rollouts needs. A handful of queries, however many they are."""
+    """Data of a turn over these rollouts. A handful of queries at any number of rollouts."""
     rollouts = [one.rollout for one in known]
     models = {rollout.model_id for rollout in rollouts}
     environments = {rollout.environment_id for rollout in rollouts}

@@ -1,1 +1,1 @@
-"""The prober: asks live rollouts' servers what users asked, and what the golden set asks, and counts wrong answers."""
+"""The prober: sends users' requests and golden items to live rollouts' servers, and counts wrong answers."""

@@ -49,7 +49,7 @@ class MirrorEndpoint:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None for one that is too large or was cut off, of which no more is kept than is compared."""
+    """The whole body; None if it is too large or was cut off."""
     parts, size = [], 0
     while True:
         message = await receive()

@@ -57,7 +57,7 @@ class _Way:
 
 @dataclass(frozen=True)
 class Wrong:
-    """An item that a release did not answer rightly; `answer` is its label, where it gave one."""
+    """A wrongly answered item; `answer` is its label, if any."""
 
     words: str
     answer: Label | None
@@ -84,7 +84,7 @@ class GoldenProbe:
     def of(cls, profile: Profile) -> GoldenProbe | None:
         """None for a policy without a golden set. Reads the set from the blob store.
 
-        Raises DomainError, OSError where it is not there, ValueError where it does not fit the releases.
+        Raises DomainError, OSError if it does not exist, ValueError if it does not fit the releases.
         """
         digest = profile.gates.asked_set
         if digest is None:
@@ -130,7 +130,7 @@ def _way(arm: Arm, golden: Mapping[str, Any], items: Sequence[GoldenItem]) -> _W
 
 
 def _judge_of(golden: Mapping[str, Any], items: Sequence[GoldenItem], outputs: Sequence[Tensor]) -> _Judge:
-    """By the label, or by how far the outputs are from what is expected; the limit is the policy's, or rounding alone."""
+    """Compares the label, or the outputs with the expected outputs; the limit is the policy's, or rounding alone."""
     if golden["compare"] == "label":
         return partial(_wrong_label, choose_output(outputs, golden["output"]).name, golden["labels"])
     judged = judged_outputs(items, outputs, golden["output"])
@@ -169,7 +169,7 @@ class GoldenProbes:
         self._retry_at: dict[int, float] = {}
 
     def turn(self, targets: Sequence[Target]) -> None:
-        """The next item of each rollout whose last one was answered. Never waits."""
+        """The next item of each rollout that answered its last item. Never waits."""
         epoch, now = self._book.epoch, time.monotonic()
         watched = {target.rollout_id for target in targets}
         with self._lock:
@@ -246,7 +246,7 @@ class StableProbes(GoldenProbes):
 
     def __init__(self, book: Tallies, servers: Servers) -> None:
         super().__init__(book, servers)
-        self._befores = ThreadPoolExecutor(self.workers, "golden-before")
+        self._befores = [ThreadPoolExecutor(self.workers, f"golden-{lane}") for lane in ("before", "slow-before")]
         self._slow_pool = ThreadPoolExecutor(self.workers, "golden-slow")
         self._slow: set[int] = set()
         self._due: dict[int, float] = {}  # when the next item is asked, in monotonic seconds
@@ -254,8 +254,8 @@ class StableProbes(GoldenProbes):
 
     def stop(self) -> None:
         super().stop()
-        self._befores.shutdown(wait=False, cancel_futures=True)
-        self._slow_pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (*self._befores, self._slow_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _pool_of(self, rollout_id: int) -> ThreadPoolExecutor:
         return self._slow_pool if rollout_id in self._slow else self._pool
@@ -271,17 +271,17 @@ class StableProbes(GoldenProbes):
     def _ask(self, epoch: str, target: Target, probe: GoldenProbe) -> None:
         """Both releases at the same moment. Stable is wrong without an answer; the release before is not counted then."""
         one, profile, item, began = target.rollout_id, target.profile, probe.next_item(), time.monotonic()
-        before = self._befores.submit(self._of_before, target, probe, item)
+        before = self._befores[one in self._slow].submit(self._of_before, target, probe, item)
         server = self._servers.at(target.candidate[next(self._number) % len(target.candidate)])
         wrong = _asked(probe, server, profile.candidate, item)
-        took_s = time.monotonic() - began
-        (self._slow.add if took_s > SLOW_S else self._slow.discard)(one)
+        took_s, is_before_wrong = time.monotonic() - began, before.result()
+        (self._slow.add if time.monotonic() - began > SLOW_S else self._slow.discard)(one)
         if wrong is None:
             self._due[one] = max(self._due.get(one, 0.0), began + took_s / MOST_BUSY_FRAC)
         found = Difference("answer", "", wrong.words) if wrong else None
         summary = f"{profile.candidate.name}: golden item {item.id}: {wrong.words}" if wrong else ""
         example = Example(one, "golden", summary, {"item": item.id, "slice": item.slice})
-        self._book.record(epoch, example, ComparisonOutcome(wrong is not None, before.result(), found))
+        self._book.record(epoch, example, ComparisonOutcome(wrong is not None, is_before_wrong, found))
 
     def _of_before(self, target: Target, probe: GoldenProbe, item: GoldenItem) -> bool | None:
         """Whether the release before answered wrongly; None without an answer."""

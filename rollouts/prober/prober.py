@@ -1,4 +1,4 @@
-"""The prober: compares live rollouts' releases on mirrored requests and on golden items, and writes what it counted.
+"""The prober: compares live rollouts' releases on mirrored requests and on golden items, and writes its counts.
 
 `turn`, once a second, is the only part that uses the database (but for reading a golden set once): it keeps the lease and
 writes the tallies in one transaction, so that a prober that slept through its lease overwrites nothing, and reads whom to
@@ -58,7 +58,7 @@ class Prober:
         self._clock.start()
 
     def stop(self) -> None:
-        """Ends all threads, writes what was counted, and gives leadership back at once."""
+        """Ends all threads, writes the counts, and gives leadership back at once."""
         self._stop.set()
         if self._clock.is_alive():
             self._clock.join(5.0)
@@ -96,7 +96,7 @@ class Prober:
         return True
 
     def _keep_lease(self) -> bool:
-        """Whether it leads; if it still does, what it has counted is written in the same transaction."""
+        """Whether it leads; if so, writes its counts in the same transaction."""
         if self.token is not None:
             with transaction.atomic():
                 if renew(LEASE, self.owner, self.token, self._lease_s):

@@ -50,7 +50,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked. `outputs` are the requested ones, or none for all; `digest` identifies the inputs, which are not kept."""
+    """A request. `outputs` are the requested ones, or none for all; `digest` identifies the inputs, which are not kept."""
 
     inputs: dict[str, npt.NDArray[Any]]
     outputs: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Question
             return _from_http(headers, _inflated(body, headers.get("content-encoding", "identity")))
     except Unusable:
         raise
-    except Exception as error:  # bytes of strangers: there is no end to what can be wrong with them
+    except Exception as error:  # untrusted bytes can fail in any way
         raise Unusable("malformed") from error
     raise Unusable("no_inference")
 
@@ -85,7 +85,7 @@ def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Question
 
 
 def _message(headers: Mapping[str, str], body: bytes) -> bytes:
-    """The one message of a unary call: a byte that says "compressed", four bytes of length, the message."""
+    """The one message of a unary call: a byte for "compressed", four bytes of length, the message."""
     is_compressed, size = struct.unpack(">BI", body[:5])
     if len(body) != 5 + size:
         raise ValueError(f"a message of {size} bytes in a body of {len(body)}")

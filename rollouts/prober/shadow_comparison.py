@@ -111,7 +111,7 @@ class Shadowing:
                 self._book.note(unusable.reason)
             except Exception:  # one odd request must not end the thread; it is not counted
                 self._book.note("broke")
-                # plain text: a traceback with its locals would hold what users sent
+                # plain text: a traceback with its locals would contain users' data
                 log.error("comparison_broke", rollout=job.target.rollout_id, traceback=traceback.format_exc())
             finally:
                 with self._lock:

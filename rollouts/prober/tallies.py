@@ -1,4 +1,4 @@
-"""What the prober has counted in its present term as leader, and the examples that wait to be written."""
+"""The prober's counts of its present term as leader, and the examples that wait to be written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Example:
 
 
 class Tallies:
-    """Counts by rollout, from any thread. What was begun in another term, or for a rollout that is not watched, is ignored."""
+    """Counts by rollout, from any thread. Ignores counts of another term or of an unwatched rollout."""
 
     def __init__(self) -> None:
         self.epoch = ""
@@ -67,7 +67,7 @@ class Tallies:
             self.seen[what] += 1
 
     def record(self, epoch: str, example: Example, outcome: ComparisonOutcome) -> None:
-        """Counts an outcome; `example` is kept where the candidate was wrong and there is room."""
+        """Counts an outcome; keeps `example` if the candidate was wrong and there is room."""
         with self._lock:
             tally = self._tallies.get(example.rollout_id)
             if epoch != self.epoch or tally is None:

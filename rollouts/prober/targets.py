@@ -59,7 +59,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Target:
-    """A rollout and the servers that answer now. `route_id` is what a mirrored request names; None: there is no route yet."""
+    """A rollout and the servers that answer now. `route_id` is the name in mirrored requests; None without a route."""
 
     profile: Profile
     route_id: int | None
@@ -166,7 +166,7 @@ def _spoken_to(endpoints: tuple[ServerAddress, ...], arm: Arm | None) -> tuple[S
 
 
 def rule_of(gates: Policy, serving: Mapping[str, Any]) -> Rule:
-    """By the answer's class where the golden policy says what the answer is (a set of labels, or their names); else by values."""
+    """Compares classes if the golden policy defines labels, else values."""
     golden, outputs = gates.of("golden"), tensors_of(serving, "outputs")
     says_so = golden["compare"] == "label" and bool(golden["set"] or golden["labels"])
     named = [tensor.name for tensor in outputs if tensor.name == golden["output"]]

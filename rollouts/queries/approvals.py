@@ -29,14 +29,14 @@ _ROLES = sorted(role.value for role, verbs in MAY.items() if Verb.APPROVE_ROLLOU
 
 @dataclass(frozen=True)
 class Given:
-    """An approval and, where it does not count, why."""
+    """An approval with the reason why it does not count, if any."""
 
     row: Approval
     void: core.Void | None
 
 
 def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) -> dict[int, dict[str, int]]:
-    """How many different people's approvals count now, by rollout and stage. One query, none where no policy asks for any."""
+    """Number of different people with a valid approval, by rollout and stage. One query; none if no policy requires approvals."""
     asking = {rollout.pk: rollout for rollout in rollouts if rollout.policy.get("approvals")}
     if not asking:
         return {}
@@ -64,7 +64,7 @@ def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
 
 
 def people_by_stage(given: Iterable[Given]) -> dict[str, list[str]]:
-    """The names of those whose approval counts, by stage, each once."""
+    """Names of the people with a valid approval, by stage."""
     found: dict[str, dict[str, None]] = {}
     for one in given:
         if one.void is None:
@@ -79,7 +79,7 @@ def ahead_of(rollout: Rollout, plan: Policy) -> tuple[str, ...]:
 
 
 def newest_report(rollout: Rollout) -> str:
-    """The digest of the release's newest report under the gate policy of the pinned one; empty where there is none.
+    """Digest of the release's newest report under the pinned gate policy, or an empty string.
 
     A rollout that pinned none, because its environment needs none, counts the reports that came after it was asked for.
     """
@@ -194,7 +194,7 @@ def with_approvals(rollouts: QuerySet[Rollout]) -> QuerySet[Rollout]:
 def people_of_row(
     rollout: Rollout, pinned: core.Digests, newest_report: str, given: Iterable[Mapping[str, Any]], now: datetime
 ) -> dict[str, list[str]]:
-    """The names of those whose approval counts now, by stage, from a row of `with_approvals`."""
+    """Names of the people with a valid approval, by stage, from a row of `with_approvals`."""
     found: dict[str, dict[str, None]] = {}
     for row in given:
         expires = datetime.fromisoformat(row["expires_at"]) if row["expires_at"] else None

@@ -1,4 +1,4 @@
-"""What a rollout would begin beside: the one that has not ended, the one before it, and the traffic as last counted."""
+"""Context of a new rollout: the active rollout, the previous rollout, and the traffic as last counted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Former:
 
 @dataclass(frozen=True)
 class Beside:
-    """None where there is no such rollout; `former` is the newest of all."""
+    """None if there is no such rollout; `former` is the newest of all."""
 
     ongoing: Ongoing | None
     former: Former | None
@@ -46,7 +46,7 @@ class Beside:
 
 
 def beside(model: ServedModel, environment: Environment) -> Beside:
-    """What a rollout of the model would begin beside in the environment. One query."""
+    """Context of a new rollout of the model in the environment. One query."""
     here = Rollout.objects.filter(model=model, environment=OuterRef("pk")).order_by("-pk")
     active = here.filter(state__in=sorted(state.value for state in ACTIVE))
     of_ongoing = JSONObject(pk="pk", state="state", candidate="candidate__number")

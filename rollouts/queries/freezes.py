@@ -14,7 +14,7 @@ from rollouts.core.policy_schema import stored_policy
 
 @dataclass(frozen=True)
 class ModelFreezes:
-    """A model's freezes within the time asked for, by its own policy; a rollout may be started under another one."""
+    """A model's freezes within the interval, by its own policy; a rollout may follow another policy."""
 
     model: str
     stretches: tuple[Stretch, ...]

@@ -1,4 +1,4 @@
-"""Whether the engine reads the gateways of an environment: without that, nobody knows whether users are served there.
+"""Whether the engine reads the gateways of an environment: otherwise service of its users is unknown.
 
 The engine reads all gateways of an environment each second, whatever models they route, and writes what it counted
 (`rollouts.engine.stable_traffic`). A gateway that is frozen keeps its connection to the control plane for a while, so only a read shows it.

@@ -1,4 +1,4 @@
-"""What the servers of a rollout's arms can take, as the database knows it now."""
+"""Capacity of the servers of a rollout's arms, as the database has it now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from validators.queries.capacity import admission_proof, proven_per_s
 
 
 def proven_rates(rollout: Rollout) -> tuple[float | None, float | None]:
-    """Requests a second that one server of the candidate and one of stable are proven for; None where nothing proves it."""
+    """Proven requests a second of a candidate's and a stable server; None without a proof."""
     return proven_per_s(rollout.candidate), proven_per_s(rollout.stable) if rollout.stable is not None else None
 
 

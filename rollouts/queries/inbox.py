@@ -1,4 +1,4 @@
-"""What waits for people: stages of rollouts that lack an approval, and releases whose code nobody has waived yet."""
+"""Decisions that wait for people: stages of rollouts without approvals, and releases with code without a waiver."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ _ASKS = Q(policy__has_key="approvals") & ~Q(policy__approvals={})
 
 @dataclass(frozen=True)
 class WaitingApproval:
-    """A stage of a rollout that lacks approvals. `why_not`: why this person gives none; empty for whom it waits.
+    """A stage of a rollout that lacks approvals. `why_not`: why this person cannot approve, or empty.
 
     `is_held`: the rollout stands still until then; else the approval is given beforehand. `changes`: three sentences.
-    `comments`: what reviewers wrote on the candidate's comparisons; None where nobody did.
+    `comments`: reviewers' comments on the candidate's comparisons, or None.
     """
 
     rollout: Rollout
@@ -118,7 +118,7 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
 
 
 def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[WaitingApproval, list[User]] | None:
-    """The stage of the rollout that lacks approvals, and everybody who may give one and has not; None where none can be given."""
+    """The stage of the rollout that lacks approvals, and its possible approvers; None if an approval is impossible."""
     now = now or timezone.now()
     rollout = _asking().filter(pk=rollout_id).first()
     if rollout is None or rollout.newest_report != pinned_by(rollout).report:
@@ -134,7 +134,7 @@ def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[Wait
 
 
 def _asking() -> QuerySet[Any, Any]:
-    """The rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait."""
+    """The active rollouts whose policy requires approvals, with the approvals and the start of the wait."""
     held = DecisionRecord.objects.filter(rollout=OuterRef("pk"), code=Code.AWAITING_APPROVAL).order_by("-pk")
     asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES))
     related = asking.annotate(held_at=Subquery(held.values("at")[:1])).select_related(
@@ -144,7 +144,7 @@ def _asking() -> QuerySet[Any, Any]:
 
 
 def _lacking(rollout: Rollout, plan: Policy, people: Mapping[str, Sequence[str]]) -> str:
-    """The next stage that lacks approvals; empty where none does."""
+    """The next stage that lacks approvals, or an empty string."""
     given = {stage: len(who) for stage, who in people.items()}
     return next(iter(core.missing(plan.approvals, given, ahead_of(rollout, plan))), "")
 
@@ -164,7 +164,7 @@ def _waiting(actor: Actor, rollout: Rollout, plan: Policy, stage: str, by: tuple
 
 
 def weakened(rollout: Rollout, plan: Policy) -> list[str]:
-    """What the plan of a rollout asks for less than the model's own policy of today; see `weaker_approvals`."""
+    """Requirements of the model's present policy that the rollout's plan weakens; see `weaker_approvals`."""
     try:
         return weaker_approvals(stored_policy(rollout.model.rollout_policy, rollout.model.objectives), plan)
     except Invalid:
@@ -173,7 +173,7 @@ def weakened(rollout: Rollout, plan: Policy) -> list[str]:
 
 def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
     """The newest rollout of the release as a candidate that has not ended and asks for approvals, with its stable release whole;
-    and of its view (`view_of`) what the buttons for a yes and a no are made of. One query."""
+    and of its view (`view_of`) the facts of its buttons. One query."""
     asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
     related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
     rollout: Any = asking.select_related(*related).order_by("-pk").first()
@@ -196,7 +196,7 @@ def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
 
 def _superseded(rollout: Rollout) -> str:
     return (
-        f"{rollout.candidate.name} has a newer report than the one that this rollout rests on, so nothing more of it can be "
+        f"{rollout.candidate.name} has a newer report than this rollout uses, so no further stage can be "
         "approved. End it, and start it again."
     )
 
@@ -225,7 +225,7 @@ def with_changes(told: Sequence[WaitingApproval]) -> list[WaitingApproval]:
 
 
 def _why_not(actor: Actor, rollout: Rollout, stage: str, by: Sequence[str], newest: str) -> str:
-    """Why the actor gives no approval of this stage, as a sentence; empty for somebody who may."""
+    """Reason why the actor cannot approve this stage, as a sentence; empty for an approver."""
     if not may(actor, Verb.APPROVE_ROLLOUT, rollout.model.team.slug):
         return f"It takes the role release_manager in team {rollout.model.team.slug}."
     if actor.user_id is None:

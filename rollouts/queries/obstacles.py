@@ -1,4 +1,4 @@
-"""What a rollout cannot get past: found by the very checks that would refuse the next step, so that people are told before."""
+"""Obstacles of a rollout, found by the checks of its next step, so that people see them early."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def does_not_hold(candidate: Release, environment: Environment, lines: Sequence[
 
 
 def superseded_report(rollout: Rollout) -> tuple[str, str] | None:
-    """(digest of the newer report, the sentence that says so) where the pinned report is not the newest; None where it is."""
+    """(digest of the newer report, its sentence) if the pinned report is not the newest, else None."""
     newest = newest_report(rollout)
     if newest == pinned_by(rollout).report:
         return None
     return newest, (
-        f"{rollout.candidate.name} has a newer report ({newest[:19]}…) than the one that rollout {rollout.pk} rests on, so "
-        "nothing more of it can be approved."
+        f"{rollout.candidate.name} has a newer report ({newest[:19]}…) than rollout {rollout.pk} uses, so "
+        "no further stage can be approved."
     )
 
 
@@ -80,7 +80,7 @@ def obstacle_of(
     given_by: Collection[str],
     able: Collection[str],
 ) -> Obstacle | None:
-    """What the rollout will never get past as it is; None while it may. It is stopped now where the stage is the next one.
+    """A lasting obstacle of the rollout, or None. It stops the rollout now if its stage is the next stage.
 
     `ahead`: the stages that are yet to be entered; `lacks`: the first of them that lacks approvals, and how many; `given_by`: who
     approved it; `able`: the names of those who may approve, cut off at MOST_NAMES.
@@ -101,11 +101,11 @@ def obstacle_of(
     others = set(able) - set(given_by)
     if len(others) >= count or len(able) >= MOST_NAMES:
         return None
-    who = f"only {', '.join(sorted(others))} may still give one" if others else "nobody may give one"
+    who = f"only {', '.join(sorted(others))} may still give one" if others else "no person may approve"
     return Obstacle(
         "nobody_may_approve",
         f"{stage.capitalize()} needs {count} more approval{'s' if count > 1 else ''}, and {who}.",
-        f"Give somebody in team {rollout.model.team.slug} the role release_manager who neither made the release nor asked for "
+        f"Give the role release_manager in team {rollout.model.team.slug} to a person who neither made the release nor requested "
         "this rollout, or end it.",
         stage,
     )

@@ -25,7 +25,7 @@ _At = tuple[int, int]  # the keys of an environment and of a model
 
 
 class PlaceRollout(NamedTuple):
-    """What a place says of a rollout; see `rollouts.models.Rollout`."""
+    """Facts of a rollout at a place; see `rollouts.models.Rollout`."""
 
     pk: int
     candidate: NamedRelease
@@ -173,7 +173,7 @@ _PROMOTED = (S.PROMOTED, S.REVERTED)
 
 
 def _newest(models: Collection[int]) -> dict[_At, tuple[PlaceRollout, PlaceRollout | None]]:
-    """The newest rollout, and the newest that was promoted (also where it was reverted since)."""
+    """The newest rollout, and the newest promoted rollout (also if it was reverted since)."""
     found: dict[_At, tuple[PlaceRollout, PlaceRollout | None]] = {}
     for environment, model, stable, stable_number, candidate, number, pk, *rest in _rollout_rows(models):
         row = PlaceRollout(pk, NamedRelease(candidate, number), named_release(stable, stable_number), *rest)

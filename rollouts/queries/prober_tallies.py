@@ -1,4 +1,4 @@
-"""What the prober has counted, as the engine reads counters."""
+"""The prober's counts, in the form of the engine's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollout's guards that count in Prometheus: which they are, what they ask, and whether the queries give counters."""
+"""A rollout's guards that count in Prometheus: their queries, and whether these return counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def prometheus_guards(rollout: Rollout) -> list[Guard]:
 
 
 def queries_of(rollout: Rollout, guard: Guard) -> tuple[CounterQuery, ...]:
-    """What to ask for one guard: bad and all of the candidate and, where there is one, of stable."""
+    """Queries of a guard: bad and all of the candidate and of stable, if any."""
     arms = {"candidate": rollout.candidate, **({"stable": rollout.stable} if rollout.stable else {})}
     asked = []
     for arm, release in arms.items():

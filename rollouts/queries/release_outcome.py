@@ -1,4 +1,4 @@
-"""What became of a release with traffic: its newest rollout, and where it serves; as fields that conditions on releases may name."""
+"""A release's history with traffic: its newest rollout, and its environments; as fields for conditions on releases."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def with_last_rollout(releases: QuerySet[Release]) -> QuerySet[Release]:
 
 
 def last_rollout_of(release: Release) -> LastRollout | None:
-    """Of a release of `with_last_rollout`; None where it never was a candidate."""
+    """Of a release of `with_last_rollout`; None if it never was a candidate."""
     row = release.last_rollout  # type: ignore[attr-defined]
     if row is None:
         return None

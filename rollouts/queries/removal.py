@@ -31,13 +31,13 @@ def obstacles(environment: Environment) -> Iterator[DomainError]:
         )
     for name in gateways_that_speak(environment):
         yield _in_use(
-            f"Gateway {name} of {slug} is connected, so that users may be asking it. Drain it on the environment's page, stop "
-            f"its Envoy when nobody asks it any more, and try again {SEEN_WITHIN_S:g} s later.",
+            f"Gateway {name} of {slug} is connected, so it may serve users. Drain it on the environment's page, stop "
+            f"its Envoy when its requests end, and try again {SEEN_WITHIN_S:g} s later.",
             gateway=name,
         )
     if resting := environments_resting_on(environment):
         yield _in_use(
-            f"Gates run in {slug}, and only what they passed comes into {', '.join(resting)}. Keep it, or change that first: "
+            f"Gates run in {slug}, and only releases that passed them enter {', '.join(resting)}. Keep it, or change that first: "
             f"sluicegate api PATCH /environments/{resting[0]} needs_passed_report:=false --if-match VERSION",
             environments=resting,
         )

@@ -1,4 +1,4 @@
-"""A stored rollout judged again by another policy: where it would have gone on, where back, beside what happened."""
+"""Replay of a stored rollout with another policy: its advances and rollbacks, beside the real decisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_TURNS = 500
 
 @dataclass(frozen=True)
 class Judgement:
-    """A stored rollout as a policy judges it: each row of its history, and where it stood after that."""
+    """A stored rollout under a policy: each row of its history, and the state after it."""
 
     rollout: Rollout
     plan: Policy
@@ -69,7 +69,7 @@ def plan_of(rollout: Rollout, policy: Mapping[str, Any] | None) -> Policy:
 
 
 def judged_by(rollout: Rollout, plan: Policy, history: list[Segment]) -> Judgement:
-    """The rollout walked by the policy. `history` is what `history_of` says. No query. Raises StateChanged("no_history")."""
+    """The rollout under the policy. `history` is the result of `history_of`. No query. Raises StateChanged("no_history")."""
     if not history:
         raise StateChanged(
             "no_history",
@@ -81,7 +81,7 @@ def judged_by(rollout: Rollout, plan: Policy, history: list[Segment]) -> Judgeme
 
 
 def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the policy would have said, as JSON, beside what really happened. Raises as `plan_of` and `judged_by` do."""
+    """The policy's decisions, as JSON, beside the real ones. Raises as `plan_of` and `judged_by` do."""
     return beside_what_happened(rollout, judged_by(rollout, plan_of(rollout, policy), history_of(rollout)).to_json())
 
 
@@ -95,7 +95,7 @@ def beside_what_happened(rollout: Rollout, told: dict[str, Any]) -> dict[str, An
 
 
 def history_of(rollout: Rollout) -> list[Segment]:
-    """What was observed, the oldest first, with the block that the engine has not stored yet."""
+    """The observations, oldest first, with the block that the engine has not stored yet."""
     rows = Observation.objects.filter(rollout=rollout).order_by("first_tick")
     stored = [block_of(one) for one in rows if one.ticks]
     unstored = OpenSegment.from_json(rollout.engine_state.get("history", {}))
@@ -109,7 +109,7 @@ def block_of(row: Observation) -> Segment:
 
 
 def _turns(walks: list[Walk]) -> Iterator[Walk]:
-    """The ticks at which the decision became another one."""
+    """The ticks with a new decision."""
     said: tuple[Any, ...] = ()
     for walk in walks:
         now = (walk.decision.action, walk.decision.code, walk.state, walk.step_index)

@@ -1,4 +1,4 @@
-"""Which releases were taken back after they had traffic: what people should know before they roll one out again."""
+"""Releases that were taken back after they had traffic, as a warning before a new rollout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rolled_back(releases: Iterable[UUID], environment: Environment | None = None
 
 
 def _ended(releases: Iterable[UUID], **place: int) -> QuerySet[Rollout, tuple[Any, ...]]:
-    """The rollouts that took one of the releases back or promoted it, the newest first, MOST_TOLD of each place at most."""
+    """The rollouts that took a release back or promoted it, newest first, at most MOST_TOLD of each place."""
     last = DecisionRecord.objects.filter(rollout=OuterRef("pk"), action__in=_BACK).order_by("-pk")
     back = Q(state=S.ROLLED_BACK, stable__isnull=False) | Q(state=S.REVERTED)
     ended = Rollout.objects.filter(back | Q(state=S.PROMOTED), candidate__in=list(releases), **place)

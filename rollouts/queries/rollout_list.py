@@ -38,7 +38,7 @@ _JOINED = ("model", "environment", "candidate", "stable", "requested_by")
 
 
 def found_rollouts(models: Collection[int], narrowed: ListFilter) -> QuerySet[Rollout]:
-    """The rollouts of these models, by keys, the newest first, with what a list says of them and nothing else."""
+    """The rollouts of these models, by keys, newest first, with only the columns of a list."""
     asked = Q()
     for column, value in (
         ("model__slug", narrowed.model), ("environment__slug", narrowed.environment), ("requested_by__username", narrowed.person),

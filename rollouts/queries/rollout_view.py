@@ -45,7 +45,7 @@ _ANEW = ("replace", "withdraw")
 
 
 def followed_by(rollout: Rollout) -> Followed | None:
-    """The rollout's route and who follows it; None where it has no part in it any more. One query."""
+    """The rollout's route and its gateways; None once it has no part in the route. One query."""
     if rollout.state in FINAL - {S.PROMOTED}:
         return None
     return followed_route(rollout.model_id, rollout.environment_id)
@@ -57,7 +57,7 @@ def view_of(rollout: Rollout) -> dict[str, Any]:
 
 
 def view_with(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
-    """The same, for somebody who has read what `followed_by` says."""
+    """The same, with the result of `followed_by`."""
     policy = rollout.effective_policy.at_look(rollout.look)
     state = EngineState.from_json(rollout.engine_state)
     decisions = _decisions(rollout)
@@ -127,7 +127,7 @@ def _weight(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
 
 
 def _where(rollout: Rollout) -> RolloutState:
-    """The state that its stage belongs to: while paused, the one to come back to."""
+    """The stage of its state; while paused, the stage to come back to."""
     return S(rollout.resume_state or S.SHIFTING) if rollout.state == S.PAUSED else S(rollout.state)
 
 
@@ -173,7 +173,7 @@ def _steps(rollout: Rollout, policy: Policy, entered: dict[str, datetime | None]
 
 
 def _shadow(rollout: Rollout, policy: Policy) -> dict[str, Any] | None:
-    """The stage before any user is served, where the policy asks for one."""
+    """The stage before any user traffic, if the policy has one."""
     shadow = policy.shadow
     if shadow is None:
         return None
@@ -271,7 +271,7 @@ def _clock(rollout: Rollout, state: EngineState, policy: Policy) -> dict[str, An
 
 
 def _mismatches(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
-    """The latest answers that the candidate alone got wrong, where a guard watches them: no model knows every golden item."""
+    """The latest answers that only the candidate got wrong, if a guard watches them: no model knows every golden item."""
     if all(guard.source is not Source.PROBER for guard in policy.guards):
         return []
     alone = rollout.mismatches.exclude(facts__is_stable_wrong=True).order_by("-pk")[:MISMATCHES_SHOWN]
@@ -345,7 +345,7 @@ def frozen_view(policy: Policy) -> dict[str, Any] | None:
 
 
 def _undo_window(rollout: Rollout, followed: Followed | None) -> dict[str, Any] | None:
-    """The release to which one click goes back, and until when; None where there is no such way."""
+    """Target of a rollback by a click, and its deadline; None without a target."""
     if followed is None or not is_open(rollout, followed.route) or rollout.stable is None:
         return None
     return {"to": rollout.stable.name, "until": _iso(rollout.undo_until)}

@@ -49,7 +49,7 @@ def find_rollout(actor: Actor, rollout_id: int) -> Rollout | None:
 
 
 def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
-    """The rollouts of these models, the newest first, with what a list says of them."""
+    """The rollouts of these models, newest first, with the columns of a list."""
     return Rollout.objects.filter(model__in=models).select_related(
         "model", "environment", "candidate", "stable", "displaced"
     )
@@ -76,7 +76,7 @@ def newest_of(model: ServedModel, most: int) -> list[Rollout]:
 
 
 def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:
-    """A policy that some rollout of the model followed; None where none did."""
+    """A policy of a rollout of the model, or None."""
     row = (
         Rollout.objects.filter(model=model, policy_digest=digest)
         .order_by("-pk")
@@ -102,7 +102,7 @@ def active_ticks() -> QuerySet[Rollout, tuple[int, str, int]]:
 
 
 def ended_to_settle(now: datetime, most: int = 100) -> list[Rollout]:
-    """Ended rollouts with something left to do: a kept release can be let go, or the traffic can go back to a displaced one.
+    """Ended rollouts with remaining work: a kept release can stop, or traffic can go back to a displaced release.
 
     `most` of each kind.
     """
@@ -120,7 +120,7 @@ def active_rollouts(rollout_ids: Collection[int]) -> list[Rollout]:
 
 
 def tick_ages() -> list[tuple[int, datetime | None]]:
-    """(rollout, when the engine last wrote what it saw of it) of every rollout that it has something to do for."""
+    """(rollout, time of the engine's last observation) of every rollout with work for the engine."""
     states = sorted(state.value for state in ACTIVE - {RolloutState.AWAITING_APPROVAL})
     rows = Rollout.objects.filter(state__in=states).annotate(looked_at=Max("observations__at")).order_by("pk")
     return list(rows.values_list("pk", "looked_at"))

@@ -1,4 +1,4 @@
-"""Named reads of what served: which releases of a model an environment's gateways were told to use, when, at which weights, and why.
+"""Reads of the serving history: releases, times, weights and reasons of an environment's routes.
 
 The answer is read from the hash-chained log of events, not from the routes of today, so that it is the same next year.
 """
@@ -37,14 +37,14 @@ class ServedArm:
     """One release with traffic, or with none but there to be compared or gone back to. `weight_pct` is of users' requests."""
 
     role: str  # stable or candidate
-    release: str  # r14, or the digest where that release is not known
+    release: str  # r14, or the digest of an unknown release
     digest: str
     weight_pct: float
 
 
 @dataclass(frozen=True)
 class ServedChange:
-    """One change of what serves, as the log tells it."""
+    """A change of the serving release, from the log."""
 
     at: datetime
     arms: tuple[ServedArm, ...]
@@ -74,7 +74,7 @@ class Served:
 
 
 def served_at(model: ServedModel, environment: Environment, at: datetime | None = None) -> Served:
-    """What served the model there at this instant (aware; None: now). Raises Invalid for one that is yet to come."""
+    """The model's releases there at this instant (aware; None: now). Raises Invalid for a future instant."""
     now = clock.now()
     at = at or now
     if at > now:
@@ -130,7 +130,7 @@ def _change(move: Event, facts: Mapping[str, Any], names: Mapping[str, str]) -> 
 
 
 def _is_intact(move: Event) -> bool:
-    """Whether the event still has the hash of what it says."""
+    """Whether the event still matches its hash."""
     return link_of(move).expected_hash() == move.hash
 
 
@@ -179,7 +179,7 @@ def _decided(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
 
 
 def _observed(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
-    """What the gateways counted in the block of ticks around the instant."""
+    """The gateways' counts in the block of ticks around the instant."""
     if rollout is None:
         return None
     block = Observation.objects.filter(rollout=rollout, from_at__lte=at, at__gte=at).order_by("tick").first()

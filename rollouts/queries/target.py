@@ -43,7 +43,7 @@ def candidate_serving(rollout: Rollout) -> ReleaseStanding:
 
 
 def is_stable_gone(rollout: Rollout) -> bool:
-    """Whether the rollback target has no server that answers. One that sleeps and can be woken is not gone, nor is one that was
+    """Whether the rollback target has no server that answers. A sleeping server is not gone, nor is a server that was
     never deployed from here."""
     serving = standing_at(rollout.stable_id, rollout.environment_id) if rollout.stable_id else None
     if serving is None:

@@ -124,14 +124,14 @@ def _of_shares(model: ServedModel) -> list[QuotaWarning]:
     if total is None or total <= 100:
         return []
     message = (
-        f"The shares of the classes add up to {total} % of what may be in flight. While all of them are full, servers have "
-        f"{total / 100:g} times the requests that their bound allows, and answers take as much longer."
+        f"The shares of the classes add up to {total} % of the in-flight bound. While all classes are full, servers have "
+        f"{total / 100:g} times their bound of requests, and answers slow down by the same factor."
     )
     return [QuotaWarning("classes_exceed_bound", message)]
 
 
 def _of_quotas(model: ServedModel, environment: Environment) -> list[QuotaWarning]:
-    """Quotas are fair only where they add up to no more than the capacity: one that is above it takes what the others were promised."""
+    """Quotas are fair only if their sum is at most the capacity: a tenant with a larger quota takes the others' share."""
     promised = quotas_per_s(model.traffic_policy)
     route = route_of(model, environment)
     if promised is None or route is None:

@@ -1,4 +1,4 @@
-"""A rollout's history as plots draw it: tick by tick, with what people and the engine decided, and how fast both arms answered."""
+"""A rollout's history for plots: tick by tick, with decisions of people and the engine, and both arms' latencies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _kept: OrderedDict[tuple[int, str], tuple[list[tuple[int, int]], Timeline]] = Or
 
 
 def moments_of(rollout: Rollout, history: list[Segment] | None = None) -> list[Moment]:
-    """Every stored row, the oldest first, judged by the rollout's own policy; with what the engine has not stored yet.
+    """Every stored row, oldest first, judged by the rollout's own policy; with the rows that the engine has not stored yet.
 
     The first call of a process walks the whole history (about a millisecond a row); later ones only what is new. `history`: what
     `history_of` said, where it was asked.
@@ -60,7 +60,7 @@ def _of_stored(rollout: Rollout, stored: list[Segment]) -> Timeline:
     key, spans = (rollout.pk, rollout.policy_digest), [(one.first_tick, one.tick) for one in stored]
     with _lock:
         known, timeline = _kept.get(key, ([], None))
-        if timeline is None or spans[: len(known)] != known:  # blocks were joined: what was kept is of finer ones
+        if timeline is None or spans[: len(known)] != known:  # blocks were joined: the kept rows are of finer blocks
             known, timeline = [], _timeline(rollout, is_judged=True)
         if len(known) < len(spans):
             timeline = timeline.copied().extended(stored[len(known) :])

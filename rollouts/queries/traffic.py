@@ -1,4 +1,4 @@
-"""How many requests a model gets, as last counted: what a preview reckons with."""
+"""A model's request rate, as last counted, for a preview."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCKS = 60
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests a second of the whole model and stable's share of errors; None where unknown. `source` says where they come from.
+    """Requests a second of the whole model and stable's share of errors; None if unknown. `source` names their source.
 
     `window_s`: over about how many seconds the rate is an average.
     `slow_frac`: the share of slow attempts by counter (`slow_50ms`), of stable or of a first release, by the last rollout.
@@ -78,7 +78,7 @@ TYPED = "as typed"
 
 
 def supposed(traffic: Traffic, rate_per_s: float | None) -> Traffic:
-    """The traffic with another rate than what was counted; as it is without one."""
+    """The traffic with an assumed rate; unchanged without one."""
     return traffic if rate_per_s is None else replace(traffic, rate_per_s=rate_per_s, source=TYPED, window_s=None)
 
 
@@ -99,7 +99,7 @@ class Lately:
 
 
 def kept_traffic(model: ServedModel, environment: Environment) -> TrafficRecord | None:
-    """What the engine keeps of the model's traffic there; None before its first count."""
+    """The engine's figures of the model's traffic there; None before its first count."""
     return TrafficRecord.objects.filter(model=model, environment=environment).first()
 
 

@@ -63,7 +63,7 @@ def last_to_undo(model: ServedModel, environment: Environment) -> Rollout | None
 
 
 def release_before(rollout: Rollout) -> Release | None:
-    """The release to which the traffic of an ended rollout goes back: the displaced one of an aborted take-over, else stable."""
+    """The release that gets the traffic of an ended rollout: the displaced release of an aborted take-over, else stable."""
     return rollout.displaced if _is_aborted(rollout) else rollout.stable
 
 
@@ -72,7 +72,7 @@ def _is_aborted(rollout: Rollout) -> bool:
 
 
 def serves(rollout: Rollout, route: Route | None = None) -> bool:
-    """Whether the rollout's candidate is the stable release there now. `route`: the one there, where it is known."""
+    """Whether the rollout's candidate is the stable release there now. `route`: the route there, if known."""
     route = route or route_of(rollout.model_id, rollout.environment_id)
     return route is not None and route.stable_id == rollout.candidate_id
 
@@ -102,7 +102,7 @@ def why_undo_closed(rollout: Rollout) -> str:
 def is_closed(rollout: Rollout, route: Route | None = None, *, known_open: bool | None = None) -> bool:
     """Whether it can no longer be undone at once, though it serves: going back takes a rollout of the release before.
 
-    `known_open`: what `is_open` said, where it was asked.
+    `known_open`: result of `is_open`, if known.
     """
     is_candidate = rollout.state == RolloutState.PROMOTED and rollout.stable is not None and serves(rollout, route)
     return is_candidate and not (is_open(rollout, route) if known_open is None else known_open)

@@ -82,6 +82,7 @@ class _Model:
         self.route, stable = route, str(route.stable.digest)
         policy = (route.model.rollout_policy, route.model.objectives, route.model.gate_policy)
         if policy != self.policy:
+            self.readings = {}  # a new objective has not counted what came before it
             found = readable_objectives(route.model)
             self.policy, self.is_readable = policy, found is not None
             self.objectives = {one.name: one for one in found} if found is not None else self.objectives
@@ -279,7 +280,7 @@ class StableWatch:
         return self._is_done(lambda: share_control(rollout, share_bp, actor=WATCH, reason=reason))
 
     def _close(self, alarm: Alarm, one: _Model | None, now: datetime) -> bool:
-        """Closes an alarm whose objective is met again or is none any more; else its counts are brought up to date."""
+        """Closes an alarm whose objective is met again or was removed; else updates its counts."""
         if one is not None and not one.is_readable:
             return False
         if one is None or alarm.objective not in one.objectives:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field, extend_schema_view
-from rest_framework import generics, serializers
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import (
+    CharField,
+    ChoiceField,
+    DictField,
+    IntegerField,
+    ModelSerializer,
+    SerializerMethodField,
+)
 from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, PlainText, StrictSerializer, actor_of, expected_version, read_body
 from accounts.api.responses import OnePage, versioned
+from accounts.api.shapes import Shape, described
 from accounts.core.access import Actor
 from registry.queries import visible_models
 from serving.api.capabilities import StateField
@@ -26,38 +36,38 @@ from serving.traffic.queries.forced_key import shown_forced_key
 from serving.traffic.queries.readiness import readiness_from
 
 
-class RuntimeStatesOut(serializers.Serializer[Any]):
+class RuntimeStatesOut(Shape):
     server = StateField()
-    backends = serializers.DictField(child=StateField())
+    backends = DictField(child=StateField())
 
 
-class RuntimeOut(serializers.Serializer[Any]):
+class RuntimeOut(Shape):
     """A runtime image that a node can run; a release names one of them by its digest."""
 
-    image = serializers.CharField(help_text="name@sha256:…")
-    server = serializers.CharField()
-    backends = serializers.ListField(child=serializers.CharField())
-    versions = serializers.DictField(child=serializers.CharField())
-    states = RuntimeStatesOut(help_text="whether Sluicegate was run with this server and these backends")
-    node = serializers.CharField()
-    containment = serializers.CharField(help_text="contained, not contained, or unknown")
-    contained = serializers.CharField(help_text="the same as a sentence")
-    seen_at = serializers.DateTimeField(allow_null=True, help_text="when the node's agent last said that it is there")
+    image: str = described("name@sha256:…")
+    server: str
+    backends: list[str]
+    versions: dict[str, str]
+    states: RuntimeStatesOut = described("whether Sluicegate was run with this server and these backends")
+    node: str
+    containment: str = described("contained, not contained, or unknown")
+    contained: str = described("the same as a sentence")
+    seen_at: datetime | None = described("when the node's agent last said that it is there")
 
 
 class RuntimesPage(OnePage):
-    results = RuntimeOut(many=True)
+    results: list[RuntimeOut]
 
 
-class ServerOut(serializers.ModelSerializer[Server]):
-    replica = serializers.IntegerField(source="replica_id")
-    model = serializers.CharField(source="replica.release.model.slug")
-    release = serializers.CharField(source="replica.release.name")
-    digest = serializers.CharField(source="replica.release.digest")
-    environment = serializers.CharField(source="replica.environment.slug")
-    node = serializers.CharField(source="replica.node_id")
-    state = serializers.CharField(source="replica.state", help_text="of its replica")
-    recoveries = serializers.IntegerField(source="replica.recoveries")
+class ServerOut(ModelSerializer[Server]):
+    replica = IntegerField(source="replica_id")
+    model = CharField(source="replica.release.model.slug")
+    release = CharField(source="replica.release.name")
+    digest = CharField(source="replica.release.digest")
+    environment = CharField(source="replica.environment.slug")
+    node = CharField(source="replica.node_id")
+    state = CharField(source="replica.state", help_text="of its replica")
+    recoveries = IntegerField(source="replica.recoveries")
 
     class Meta:
         model = Server
@@ -84,31 +94,29 @@ class ServerOut(serializers.ModelSerializer[Server]):
         ]
 
 
-class AckOut(serializers.Serializer[Any]):
-    gateway = serializers.CharField(source="gateway.name")
-    generation = serializers.IntegerField()
-    acked_at = serializers.DateTimeField()
-    error = serializers.CharField(help_text="why the gateway refused it, or empty")
+class AckOut(Shape):
+    gateway = CharField(source="gateway.name")
+    generation: int
+    acked_at: datetime
+    error: str = described("why the gateway refused it, or empty")
 
 
-class RouteHealthOut(serializers.Serializer[Any]):
-    state = serializers.CharField(
-        help_text="healthy; lost: no server of stable is known to answer; unhealthy: some do not answer; drifted: files are not "
+class RouteHealthOut(Shape):
+    state: str = described(
+        "healthy; lost: no server of stable is known to answer; unhealthy: some do not answer; drifted: files are not "
         "as sealed; unproven: some gave no right answer lately; asleep or waking"
     )
-    answering = serializers.IntegerField(help_text="servers of stable that answer and gave a right answer lately")
-    wanted = serializers.IntegerField(help_text="servers that stable should have")
-    silent_nodes = serializers.ListField(
-        child=serializers.CharField(), help_text="nodes of these servers whose agent does not report"
-    )
+    answering: int = described("servers of stable that answer and gave a right answer lately")
+    wanted: int = described("servers that stable should have")
+    silent_nodes: list[str] = described("nodes of these servers whose agent does not report")
 
 
-class RouteOut(serializers.ModelSerializer[Route]):
-    model = serializers.CharField(source="model.slug")
-    stable = serializers.CharField(source="stable.name")
-    candidate = serializers.CharField(source="candidate.name", default=None, allow_null=True)
+class RouteOut(ModelSerializer[Route]):
+    model = CharField(source="model.slug")
+    stable = CharField(source="stable.name")
+    candidate = CharField(source="candidate.name", default=None, allow_null=True)
     acks = AckOut(many=True)
-    health = serializers.SerializerMethodField()
+    health = SerializerMethodField()
 
     @extend_schema_field(RouteHealthOut)
     def get_health(self, row: Route) -> dict[str, Any]:
@@ -122,10 +130,10 @@ class RouteOut(serializers.ModelSerializer[Route]):
         fields = ["model", "stable", "candidate", "candidate_bp", "generation", "changed_at", "acks", "health"]
 
 
-class EnvironmentOut(serializers.ModelSerializer[Environment]):
+class EnvironmentOut(ModelSerializer[Environment]):
     gateways = GatewayOut(many=True)
     routes = RouteOut(many=True)
-    forced_release_key = serializers.SerializerMethodField(
+    forced_release_key = SerializerMethodField(
         help_text="for administrators: a request that forces a release shows it in x-sluicegate-release-key; else null"
     )
 
@@ -161,29 +169,25 @@ def _shown(slug: str, actor: Actor) -> EnvironmentOut:
 
 class EnvironmentChange(StrictSerializer):
     title = PlainText(required=False)
-    platform = serializers.ChoiceField(
+    platform = ChoiceField(
         choices=list(PlatformKind),
         required=False,
         help_text="local: our agent starts servers on its machine; static: servers that their owner runs. It changes only while "
         "nothing runs there",
     )
-    needs_passed_report = serializers.BooleanField(
-        required=False, help_text="a rollout starts only with a passed report"
-    )
-    needs_approval = serializers.BooleanField(
+    needs_passed_report: bool = described("a rollout starts only with a passed report", required=False)
+    needs_approval: bool = described(
+        "every rollout waits for an approval at its start; on by default in a new environment with a gateway",
         required=False,
-        help_text="every rollout waits for an approval at its start; on by default in a new environment with a gateway",
     )
-    allows_forced_release = serializers.BooleanField(
-        required=False, help_text="a request that shows the key may choose its release by x-sluicegate-release"
+    allows_forced_release: bool = described(
+        "a request that shows the key may choose its release by x-sluicegate-release", required=False
     )
 
 
 class EnvironmentIn(EnvironmentChange):
     slug = PlainText()
-    is_routed = serializers.BooleanField(
-        default=True, help_text="false: no gateway; gates talk to its servers directly"
-    )
+    is_routed: bool = described("false: no gateway; gates talk to its servers directly", default=True)
 
 
 @extend_schema_view(

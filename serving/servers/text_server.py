@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from http.client import OK
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from registry.core.kinds.kind import HTTP, Codec, ServerKind
 from registry.core.kinds.texts import BODY, PROMPT, TEXT
 from serving.ports import Inference, InferenceError, Parcel, PreparedRequests, Tensors, TensorSpec
+from serving.servers.adapters.triton_control import About
 from serving.servers.adapters.triton_errors import http_error
 from serving.servers.adapters.triton_requests import HttpRequests
 from serving.servers.core.redaction import READ_BYTES, redacted
@@ -51,9 +53,9 @@ class TextServer:
             return None
         return "" if status == OK else None
 
-    def metadata(self, model: str) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    def metadata(self, model: str, *, timeout_s: float = _CONTROL_S) -> tuple[list[TensorSpec], list[TensorSpec]]:
         """One text in, one text out. The server must list the model by its name."""
-        status, body = self._line.ask("GET", self._codec.models, b"", {}, timeout_s=_CONTROL_S)
+        status, body = self._line.ask("GET", self._codec.models, b"", {}, timeout_s=timeout_s)
         if status != OK:
             raise http_error(status, body)
         if model not in self._codec.listed(body):
@@ -89,6 +91,41 @@ class TextServer:
 
     def _body(self, model: str, inputs: Tensors) -> bytes:
         return body_of(self._codec, model, inputs)
+
+
+class TextControl:
+    """Implements the methods of `TritonControl` for a server that its owner runs and that loads nothing.
+
+    Such a server states no name, so its name is that of `kind`.
+    """
+
+    def __init__(self, host: str, http_port: int, kind: ServerKind) -> None:
+        self._kind, self._at = kind, (host, http_port, kind, next(iter(kind.interfaces.values())))
+
+    def about(self) -> About:
+        """Raises InferenceError: `timeout` while the server loads."""
+        with closing(TextServer(*self._at)) as client:
+            if client.why_not_loaded("", control_secret="") is None:
+                raise InferenceError("timeout", "it is not ready yet")
+        return About(self._kind.name, "", False)
+
+    def serves(self, model: str, *, within_s: float = _CONTROL_S) -> bool:
+        with closing(TextServer(*self._at)) as client:
+            try:
+                return bool(client.metadata(model, timeout_s=within_s))
+            except InferenceError as error:
+                if error.reason == "rejected":
+                    return False
+                raise
+
+    def stamp_of(self, model: str, *, within_s: float = _CONTROL_S) -> str | None:
+        return None
+
+    def load(self, model: str, config: str, files: Mapping[str, bytes], *, stamp: str, timeout_s: float) -> None:
+        raise InferenceError("not_offered", f"{self._kind.name} loads its model when its owner starts it.")
+
+    def unload(self, model: str, *, timeout_s: float) -> None:
+        """The server keeps its model."""
 
 
 def body_of(codec: Codec, model: str, inputs: Tensors) -> bytes:

@@ -66,7 +66,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--if-match",
         metavar="VERSION",
-        help="change this version alone, the one that GET shows; '*' for any, if the API takes it",
+        help="change this version alone, as shown by GET; '*' for any version, if the API takes it",
     )
     parser.add_argument("--all", action="store_true", help="follow a list's pages and print all items as one list")
     parser.set_defaults(run=run)

@@ -8,7 +8,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
-ABOUT = """What waits for a person's yes: stages of rollouts, and releases whose code nobody has waived. Say it with
+ABOUT = """Stages of rollouts that wait for an approval, and releases with code that wait for a waiver. Decide with
 `sluicegate rollout approve ROLLOUT` or `sluicegate waive RELEASE`."""
 
 

@@ -1,4 +1,4 @@
-"""`sluicegate plan`: replicas for a forecast; `sluicegate release envelope`: what was measured, for the next release.yaml."""
+"""`sluicegate plan`: replicas for a forecast; `sluicegate release envelope`: measurements for the next release.yaml."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _OPTIONS = (
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "plan",
-        help="Replicas and cost for a forecast, from what was measured",
-        description="Ends with 0 where it can tell how many replicas are needed, and with 1 where nothing was measured: "
-        "then nothing is applied either.",
+        help="Replicas and cost for a forecast, from measurements",
+        description="Ends with 0 if it can compute the replicas, and with 1 if there are no measurements; "
+        "then it applies nothing.",
     )
     parser.add_argument("release", metavar="RELEASE")
     parser.add_argument(
@@ -46,10 +46,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--apply",
         action="store_true",
-        help="have the environment run so many, unless somebody says another number meanwhile",
+        help="set this number of replicas, unless another person changes it meanwhile",
     )
     parser.add_argument("--environment", default="production", metavar="ENVIRONMENT", help="(production)")
-    parser.add_argument("--reason", default="", help="told in the log; what was planned for, if left out")
+    parser.add_argument("--reason", default="", help="reason for the log (default: the forecast)")
     parser.set_defaults(run=run_plan)
 
 
@@ -77,7 +77,7 @@ def run_envelope(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def write_into(folder: Path, sections: Mapping[str, Any]) -> Path:
-    """The folder's release.yaml, in which these sections of the envelope were written anew; what it alone says of them stays.
+    """The folder's release.yaml with new sections of the envelope; its own other fields stay.
 
     Raises Mistake, and CommandError.
     """
@@ -92,7 +92,7 @@ def write_into(folder: Path, sections: Mapping[str, Any]) -> Path:
             text = with_section(text, name, whole)
     except ValueError as error:
         raise refuse(
-            f"{document} cannot be written: {error}.", "Leave --into out, and write what is printed."
+            f"{document} cannot be written: {error}.", "Omit --into, and copy the printed sections."
         ) from error
     put_text(document, text)
     return document
@@ -104,7 +104,7 @@ def run_plan(arguments: argparse.Namespace, output: Output) -> int:
     replicas = f"{release_path(arguments.release)}/replicas"
     with connect(arguments.server) as client:
         plans = client.get(replicas)["results"] if arguments.apply else []
-        # of before the plan: what somebody says from now on is not overwritten
+        # from before the plan, so that a later change by a person stays
         version = next((one["version"] for one in plans if one["environment"] == arguments.environment), 0)
         found = client.post(
             f"{release_path(arguments.release)}/capacity-plan", {**body, "prices_per_hour": prices(arguments.price)}

@@ -51,7 +51,7 @@ def _summary(folder: str, told: dict[str, Any]) -> list[str]:
         return [f"{folder} has no mistake, and can be pushed, but not run: {told['runs_nowhere']}"]
     if told["not_checked"]:
         return [f"{folder} has no mistake, as far as it was checked."]
-    return [f"{folder} is fine, as far as can be told."]
+    return [f"{folder} is fine, by the files here."]
 
 
 def _answer(folder: ReleaseFolder, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _answer(folder: ReleaseFolder, arguments: argparse.Namespace) -> dict[str, A
 
 
 def _gpu_memory(verdict: Verdict) -> dict[str, Any] | None:
-    """The estimate by the files here; None for a release.yaml with mistakes, or one that asks for no GPU."""
+    """The estimate by the files here; None for a release.yaml with mistakes, or without a GPU."""
     spec = verdict.checked.spec
     found = None if spec is None else estimate(spec.backend, spec.serving, spec.envelope, verdict.facts)
     return None if found is None else found.as_json()

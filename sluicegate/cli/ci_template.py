@@ -30,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("platform", choices=PLATFORMS)
     parser.add_argument("--model", required=True, type=_name, help="the model's name")
-    parser.add_argument("--environment", default="production", type=_name, help="where it goes (production)")
+    parser.add_argument("--environment", default="production", type=_name, help="target environment (production)")
     parser.add_argument(
         "--folder", default="release", type=_path, help="the release folder in the repository (release)"
     )

@@ -1,4 +1,4 @@
-"""Every command, the module that holds it, and what its list says: `--help` needs no more than this."""
+"""Every command, its module, and its line in the list: `--help` needs no more than this."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Command(NamedTuple):
-    """`module` is one of `sluicegate/cli/`; `help` is what its `add_to` says, as a test compares."""
+    """`module` is in `sluicegate/cli/`; `help` repeats the help in its `add_to`, as a test compares."""
 
     module: str
     help: str
@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "waive": Command("release", "Let a release run its own code (release managers, never the author)"),
     "approvals": Command("approvals", "List what waits for an approval"),
     "gates": Command("gates", "Run a release's gates"),
-    "plan": Command("capacity", "Replicas and cost for a forecast, from what was measured"),
+    "plan": Command("capacity", "Replicas and cost for a forecast, from measurements"),
     "rollout": Command("rollout", "Start, watch and steer rollouts"),
     "rollback": Command("rollout", "Send a model's traffic back now"),
     "diagnose": Command("diagnose", "Explain a model's traffic, or a rollout"),

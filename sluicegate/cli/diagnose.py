@@ -17,8 +17,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "diagnose",
         help="Explain a model's traffic, or a rollout",
-        description="Of a model: since when its traffic is worse, who has it, which stage, and what changed then. Of a rollout, by "
-        "its number: what was decided and why, what both releases did meanwhile, and how long each part of a rollback took.",
+        description="For a model: the start of its trouble, the affected tenants, the stage, and changes at that time. For a rollout, by "
+        "its number: the decisions with their reasons, both releases' traffic, and the time of each part of a rollback.",
     )
     parser.add_argument("subject", metavar="MODEL|ROLLOUT")
     parser.add_argument("--environment", default=PRODUCTION)
@@ -91,7 +91,7 @@ def lines(view: dict[str, Any], decisions: list[dict[str, Any]], observations: l
 
 
 def totals(view: dict[str, Any], observations: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """{"candidate": {attempts, bad: {guard: n}}, "stable": …} over all ticks; what is counted beside the guards is left out."""
+    """{"candidate": {attempts, bad: {guard: n}}, "stable": …} over all ticks; without counters beside the guards."""
     guards = {guard["name"] for guard in view["guards"]}
     found: dict[str, dict[str, Any]] = {}
     for arm in ("candidate", "stable"):

@@ -22,7 +22,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "diff",
         help="Compare two releases: files, configuration, tensors, tokenizer and what their gates measured",
-        description="What NEW changes against OLD. A warning tells of more than one part that changes at once.",
+        description="Shows the changes from OLD to NEW. Warns if more than one part changes at once.",
     )
     parser.add_argument("old", metavar="OLD")
     parser.add_argument("new", metavar="NEW")
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def diff(client: Client, old: str, new: str) -> dict[str, Any]:
-    """The server's answer: what the second release changes against the first."""
+    """The server's comparison of both releases."""
     release_path(old)  # a name that cannot be one is refused here
     told: dict[str, Any] = client.get(f"{release_path(new)}/diff", against=old)
     return told
@@ -64,7 +64,7 @@ def _changes(told: dict[str, Any]) -> Iterator[str]:
         yield f"{_SIGNS[change['kind']]} {change['part']} {change['field']}  {_sides(change)}"
     more = len(told["changes"]) - _MOST_LINES + told["changes_left_off"]
     if more > 0:
-        yield f"… and {more} changes more; --json tells them."
+        yield f"… and {more} more changes; --json lists them."
 
 
 def _sides(change: dict[str, Any]) -> str:

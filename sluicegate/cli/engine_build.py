@@ -32,7 +32,7 @@ _WRITTEN: Final = {"flavour", "builder_version", "built_on", "compared"}
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be built. `capability`: the compute capability to build for; None: that of this machine's GPU."""
+    """The plan to build. `capability`: its compute capability; None: that of this machine's GPU."""
 
     folder: Path
     onnx: Path
@@ -162,7 +162,7 @@ def _section(
 
 
 def _put_in_place(asked: Asked, loose: Path, engine: dict[str, Any]) -> Path:
-    """Raises CommandError where release.yaml cannot take the section; the plan then stays where it is."""
+    """Raises CommandError if release.yaml cannot take the section; the plan then keeps its place."""
     document, place = asked.folder / DOCUMENT, asked.folder / PLAN
     before = bytes_of(document)
     try:
@@ -193,7 +193,7 @@ def bytes_of(path: Path, most: int = -1) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and as readable as what was there. Raises CommandError."""
+    """Writes all or nothing, with the mode of the previous file. Raises CommandError."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
         write_whole(path, data)

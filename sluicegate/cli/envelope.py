@@ -11,7 +11,7 @@ _SIGNS = {"passed": "✓", "failed": "✗", "unknown": "?"}
 
 
 def lines(envelope: dict[str, Any]) -> Iterator[str]:
-    """A line for each value that is declared or measured, and one that names the others."""
+    """A line for each declared or measured value, and a line with the names of the others."""
     rows = envelope["rows"]
     yield (
         "envelope, as the newest report judged it:" if envelope["report"] else "envelope, which no gate run has judged:"

@@ -11,7 +11,7 @@ __all__ = ["CommandError", "Problem", "Unreachable", "exit_code_of", "refuse"]
 
 
 class CommandError(ClientError):
-    """Found on this side, and tells with which exit code the command ends."""
+    """A local error, with the command's exit code."""
 
     def __init__(self, message: str, *, exit_code: int, next_step: str = "", **facts: Any) -> None:
         super().__init__(message, next_step=next_step, **facts)
@@ -34,5 +34,5 @@ def exit_code_of(error: ClientError) -> int:
 
 
 def refuse(message: str, next_step: str = "", **facts: Any) -> CommandError:
-    """A local check said no, before anything was sent."""
+    """A local check failed before a request."""
     return CommandError(message, exit_code=exits.REFUSED, next_step=next_step, **facts)

@@ -3,7 +3,7 @@
 0  ok
 1  a gate failed or stayed undecided, a digest did not match, or the rollout was rolled back or never got live
 2  infrastructure: a server cannot be reached, answered 5xx or 429, a token ended while it was in use, or a check broke
-   (verdict errored) or could not tell here (an engine plan's verdict unknown)
+   (verdict errored) or is unknown here (an engine plan's verdict unknown)
 3  refused: by permission, policy, state or validation (any other 4xx), by a local check, a certificate that is not
    trusted, or wrong usage
 4  the wait ended and the rollout did not: --timeout passed, it is paused, or the token ended;
@@ -23,15 +23,15 @@ def of_status(status: int) -> int:
 
 
 def of_verdict(verdict: str) -> int:
-    """passed → 0 · errored → 2, because the check broke and says nothing of the release · all else → 1."""
+    """passed → 0 · errored → 2, because the check itself failed · all else → 1."""
     return {"passed": OK, "errored": INFRASTRUCTURE}.get(verdict, FAILED)
 
 
 def of_build(verdict: str) -> int:
-    """built → 0 · failed → 1, the graph is bad · unknown → 2, which says nothing of it."""
+    """built → 0 · failed → 1, the graph is bad · unknown → 2, without a verdict."""
     return {"built": OK, "failed": FAILED}.get(verdict, INFRASTRUCTURE)
 
 
 def of_rollout(state: str) -> int:
-    """promoted → 0 · rejected → 3, a person or policy said no · every other end → 1."""
+    """promoted → 0 · rejected → 3, by a person or a policy · every other end → 1."""
     return {"promoted": OK, "rejected": REFUSED}.get(state, FAILED)

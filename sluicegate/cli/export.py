@@ -103,11 +103,11 @@ def _triton(client: Client, base: str, name: str, folder: Path, output: Output) 
 
 
 def _refuse_another_config(folder: Path, texts: dict[str, str], name: str) -> None:
-    """Triton has one config.pbtxt for all versions of a model: a release that needs another one cannot be beside."""
+    """Refuses a second config.pbtxt: Triton has a single file for all versions of a model."""
     for path, text in texts.items():
         there = folder / path
         if there.exists() and there.read_text(encoding="utf-8") != text:
             raise refuse(
-                f"{there} says other than {name} needs, and Triton has one for all versions of a model.",
+                f"{there} differs from the file that {name} needs, and Triton has a single file for all versions of a model.",
                 "Export it into a folder of its own.",
             )

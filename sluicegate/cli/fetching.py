@@ -11,7 +11,7 @@ from sluicegate.client import Client
 
 
 def fetch_file(client: Client, address: str, folder: Path, path: str, sha256: str) -> None:
-    """Writes what is at the address to `path` under the folder. Raises CommandError (exit 1) when its sha256 is another."""
+    """Writes the content of the address to `path` under the folder. Raises CommandError (exit 1) if its sha256 differs."""
     target = _inside(folder, path)
     sha256 = sha256.removeprefix("sha256:")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -29,11 +29,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="run nothing; tell what each threshold of the model demands, how long it takes, and what it can certify",
+        help="run nothing; show each threshold's requirement, its duration, and the bound that a pass certifies",
     )
     parser.add_argument("--environment", help="where to run the release for it (the server's default is staging)")
     parser.add_argument(
-        "--only-expired", action="store_true", help="take over what the newest report proved and still holds"
+        "--only-expired", action="store_true", help="reuse results of the newest report that are still valid"
     )
     parser.add_argument(
         "--again", action="store_true", help="run all of them, also if they passed and that still holds"
@@ -103,13 +103,13 @@ def _say_progress(gate_run: dict[str, Any], said: set[str], meter: Any, output: 
     if current:
         total = current.get("progress_total") or 0
         counted = f" {current.get('progress_done', 0)}/{total}" if total else ""
-        does = f": {current['reason']}" if current.get("reason") else ""  # such as for whom it waits
+        does = f": {current['reason']}" if current.get("reason") else ""  # such as its reason to wait
         note = f"{current['gate']}{counted}{does}"
     meter(len(said), len(runs), note)
 
 
 def newest_verdict(client: Client, release: str) -> str:
-    """What the release's newest gate run found: a verdict, `running`, `cancelled`, or `not run`."""
+    """Result of the release's newest gate run: a verdict, `running`, `cancelled`, or `not run`."""
     found = next(client.pages(f"{release_path(release)}/gate-runs", limit=1), None)
     if found is None:
         return "not run"
@@ -118,7 +118,7 @@ def newest_verdict(client: Client, release: str) -> str:
 
 
 def demand_lines(demands: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Two lines for each threshold: what it demands and how long that takes, and what a pass certifies."""
+    """Two lines for each threshold: its requirement and duration, and the bound that a pass certifies."""
     for one in demands:
         times = [f"{one[name]:.3g} s" for name in ("least_s", "most_s") if one[name] is not None]
         takes = f" ({' to '.join(dict.fromkeys(times))})" if times else ""

@@ -1,6 +1,6 @@
-"""Where a CI job's identity token comes from, and its exchange for a token of ours: `sluicegate login --oidc-token`.
+"""Identity token of a CI job, and its exchange for a Sluicegate token: `sluicegate login --oidc-token`.
 
-GitHub Actions is asked for one (ACTIONS_ID_TOKEN_REQUEST_URL, which a job with `id-token: write` has), as often as is needed.
+GitHub Actions gives identity tokens on request (ACTIONS_ID_TOKEN_REQUEST_URL, which a job with `id-token: write` has).
 GitLab and others put one into SLUICEGATE_ID_TOKEN, and more for a long job into SLUICEGATE_ID_TOKEN_2 and so on.
 """
 

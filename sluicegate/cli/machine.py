@@ -32,18 +32,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "demo",
         help="Show it: five releases, live traffic, two automatic rollbacks",
         description="Brings everything up in a folder of its own, releases a sentiment model five times "
-        "under live traffic, and reports what was measured. Exits 0 only if every outcome is as it should be.",
+        "under live traffic, and reports measurements. Exits 0 only if every outcome is as expected.",
     )
     parser.add_argument("--exit", action="store_true", help="stop everything at the end (otherwise the pages stay up)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the measurements as JSON")
     parser.add_argument(
-        "--state", type=Path, metavar="DIR", help="where the demo keeps its state (.state/demo, made anew)"
+        "--state", type=Path, metavar="DIR", help="folder for the demo's state (.state/demo, made anew)"
     )
     parser.set_defaults(run=run_demo)
     parser = commands.add_parser(
         "runtimes",
         help="List the runtime images that nodes offer",
-        description="Each server and backend has one of four states: "
+        description="Each server and backend has a state: "
         + "; ".join(f"{state}: {meaning}" for state, meaning in MEANINGS.items())
         + ".",
     )
@@ -70,7 +70,7 @@ def run_demo(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _require_service(command: str) -> None:
-    """Raises CommandError where only the client is installed: what runs the service needs its packages and the checkout."""
+    """Raises CommandError if only the client is installed: the service needs its packages and the checkout."""
     try:
         import django  # noqa: F401
     except ModuleNotFoundError:

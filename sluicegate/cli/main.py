@@ -45,10 +45,10 @@ class _Parser(argparse.ArgumentParser):
 
 @cache  # it takes longer than most commands that one process runs after another
 def build_parser(modules: frozenset[str]) -> argparse.ArgumentParser:
-    """The parser of all commands. Those of these modules are whole, and of the others there is what the list of commands says:
-    whoever asks for one does not wait for what the others import."""
+    """The parser of all commands: complete for these modules, with one line for every other command,
+    so that a command never imports the modules of the others."""
     common = argparse.ArgumentParser(add_help=False)
-    # given before or after the command; SUPPRESS keeps the one from undoing the other
+    # given before or after the command; SUPPRESS keeps both values
     common.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print the result as one JSON document"
     )
@@ -83,7 +83,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _modules_for(argv: Sequence[str]) -> frozenset[str]:
-    """The module of the command that is asked for; none where there is none such."""
+    """The module of the command, or None for an unknown command."""
     words = iter(argv)
     for word in words:
         if word in ("--server", "--ca-file"):
@@ -147,8 +147,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return 130
     except BrokenPipeError:  # who reads has enough, as `head` has; nor does the end of the program write there then
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # as whoever SIGPIPE ends
-    except Exception:  # never 1, which says that a release is bad
+        return 141  # the status after SIGPIPE
+    except Exception:  # never 1, which means a bad release
         traceback.print_exc()
         print(
             "The command line broke, or the server is of another version than it (pip show sluicegate).",

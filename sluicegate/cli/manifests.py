@@ -25,6 +25,11 @@ _BY_DIGEST: Final = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The verb below `release`."""
     parser = verbs.add_parser(
@@ -67,7 +72,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         f"# {one} is not declared in the envelope, so the cluster places this pod without it."
         for one in undeclared(release["manifest"])
     ]
-    text = yaml.safe_dump_all(objects, sort_keys=False, width=10_000)
+    text = yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=10_000)
     output.result({"release": f"{model}/{number}", "objects": objects}, [*lines, text.rstrip("\n")])
     return exits.OK
 

@@ -40,15 +40,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     show_parser.set_defaults(run=run_show)
     golden_parser = verbs.add_parser(
         "golden",
-        help="Add a golden set to a model, or tell what it can prove",
-        description="Sends examples with what is right, one JSON object per line: "
+        help="Add a golden set to a model, or show its detectable loss",
+        description="Sends examples with their right answers, one JSON object per line: "
         '{"id", "inputs": {NAME: value}, "slice"} with "label", a class, or "expected": {OUTPUT: numbers or a text}. '
-        "--check adds nothing: it names mistakes by line and tells, before anything is asked of a release, the least share of "
-        "rows that fails the golden gate in nine runs of ten once a release loses them, over all and on each slice.",
+        "--check adds nothing: it shows mistakes by line, and the smallest share of lost rows that fails the golden gate in nine of ten "
+        "runs, over all and on each slice.",
     )
     golden_parser.add_argument("model", metavar="MODEL")
     golden_parser.add_argument("file", type=Path, metavar="JSONL")
-    golden_parser.add_argument("--check", action="store_true", help="add nothing; tell mistakes, and what it can prove")
+    golden_parser.add_argument(
+        "--check", action="store_true", help="add nothing; show mistakes and the detectable loss"
+    )
     golden_parser.set_defaults(run=run_golden)
 
 
@@ -106,7 +108,7 @@ def run_golden(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def proof_lines(told: dict[str, Any]) -> list[str]:
-    """What a checked golden set can prove, a line for all of it and one for each slice."""
+    """Detectable loss of a checked golden set, a line for all rows and a line for each slice."""
     within = "" if told["right_within"] is None else f", right within {told['right_within']:g}"
     parts = [("all", told["items"], told["caught"])]
     parts += [(f"slice {one['slice']}", one["items"], one["caught"]) for one in told["slices"]]

@@ -1,4 +1,4 @@
-"""What a command prints: people's lines or one JSON document, and progress that fits a terminal or a CI log."""
+"""Output of a command: people's lines or a JSON document, and progress that fits a terminal or a CI log."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ class _LogMeter:
 
 
 def short(digest: str | None) -> str:
-    """The first 12 digits of a digest, which is what people compare."""
+    """The first 12 digits of a digest, for people to compare."""
     return (digest or "").removeprefix("sha256:")[:12]

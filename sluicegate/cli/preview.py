@@ -1,4 +1,4 @@
-"""What a rollout would do, in words: stages, times to detection, and warnings with their codes."""
+"""A rollout's preview in words: stages, times to detection, and warnings with their codes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _watch(found: dict[str, Any]) -> list[str]:
 
 
 def _undo_window(found: dict[str, Any]) -> list[str]:
-    """For how long `sluicegate rollback` undoes the promotion at once; nothing where there is no release to go back to."""
+    """Time in which `sluicegate rollback` undoes the promotion at once; empty without a release to go back to."""
     if not found["stable"]:
         return []
     if not found["undo_window_s"]:

@@ -12,10 +12,10 @@ from sluicegate.cli.session import connect
 from sluicegate.client import uploads
 
 HELP = "Send a release folder: release.yaml, artifact/… and tokenizer/…"
-ABOUT = """Reads DIR/release.yaml, hashes config.pbtxt and everything under artifact/ and tokenizer/, sends what the server lacks
-in parts, several at once, and seals the release when every file was verified. A release is there as a whole or not at all:
-if it is refused, the draft is discarded, unless another push goes on with it; if the connection or this command is lost,
-pushing the same folder again goes on where it was. Pushing the same bytes twice, or twice at once, gives the same release.
+ABOUT = """Reads DIR/release.yaml, hashes config.pbtxt and everything under artifact/ and tokenizer/, sends missing files
+in parts, several at once, and seals the release after it has verified every file. A release exists as a whole or not at all:
+if the server refuses it, it discards the draft, unless another push continues it. After a lost connection or command,
+push the same folder again to resume. Pushing the same bytes twice, or twice at once, gives the same release.
 Symbolic links are refused. Unpack an archive first."""
 
 
@@ -30,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--connections", type=int, default=0, metavar="N", help=f"parts sent at once ({uploads.CONNECTIONS})"
     )
-    parser.add_argument("--check", action="store_true", help="only say what is wrong; send nothing")
+    parser.add_argument("--check", action="store_true", help="only show problems; send nothing")
     parser.add_argument("--wait", action="store_true", help="run the gates too, and wait for their verdict")
     parser.set_defaults(run=run)
 

@@ -79,7 +79,7 @@ def run_waive(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _code_runs(release: dict[str, Any]) -> list[str]:
-    """What the release's own code may do on each node."""
+    """Permissions of the release's own code on each node."""
     return [f"on node {run['node']} ({run['containment']}): {run['says']}" for run in release.get("code_runs", [])]
 
 
@@ -112,7 +112,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _rolled_back_in(release: dict[str, Any]) -> str:
-    """Where the release was taken back after it had traffic; empty where nowhere."""
+    """Environments that took the release back after it had traffic, or an empty string."""
     return ", ".join(dict.fromkeys(one["environment"] for one in release.get("rolled_back", [])))
 
 
@@ -130,7 +130,9 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     for file in manifest["files"]:
         lines.append(f"{file['role']:<10} {short(file['sha256'])}  {size_text(file['size_bytes']):>9}  {file['path']}")
     lines += [f"{path} would import {', '.join(names)}" for path, names in release.get("imports", {}).items()]
-    lines += [f"{path} holds what is not seen: {', '.join(found)}" for path, found in release.get("hidden", {}).items()]
+    lines += [
+        f"{path} contains hidden characters: {', '.join(found)}" for path, found in release.get("hidden", {}).items()
+    ]
     lines += [f"needs a waiver of kind {kind}" for kind in release.get("waivers_missing", [])]
     lines += [f"waived by {w.get('granted_by')}: {w.get('reason')}" for w in release.get("waivers", [])]
     lines += _code_runs(release)

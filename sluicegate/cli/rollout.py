@@ -28,7 +28,7 @@ VERBS: dict[str, str] = {
     "reject": "Say no for good: it ends, and traffic that it has is taken back",
     "advance": "Go to the next stage without waiting for its evidence",
     "promote": "Promote now without waiting for evidence; while stable has no server, give it all traffic",
-    "abort": "Take all traffic from the candidate now, or drop what has none",
+    "abort": "Take all traffic from the candidate now, or end a rollout without traffic",
     "cancel": "Drop a rollout that has no traffic yet",
 }
 #: Where the address has another word than the command.
@@ -45,7 +45,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--model")
     parser.add_argument("--limit", type=int, default=20, metavar="N")
     parser.set_defaults(run=run_list)
-    parser = verbs.add_parser("status", help="Show a rollout now: where it stands, its stages and its approvals")
+    parser = verbs.add_parser("status", help="Show a rollout now: its state, its stages and its approvals")
     parser.add_argument("rollout", type=int, metavar="ROLLOUT")
     parser.set_defaults(run=run_status)
     parser = verbs.add_parser("watch", help="Follow a rollout until it ends (exit 0 promoted, 1 rolled back)")
@@ -88,7 +88,7 @@ def _add_start(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--again", action="store_true", help="also if the release was rolled back, reverted or rejected there before"
     )
     either = parser.add_mutually_exclusive_group()
-    either.add_argument("--dry-run", action="store_true", help="tell what would happen, and create nothing")
+    either.add_argument("--dry-run", action="store_true", help="preview the rollout, and create nothing")
     either.add_argument("--wait", action="store_true", help="watch until it ends, or is paused")
     _add_timeout(parser)
     parser.set_defaults(run=run_start)
@@ -162,7 +162,7 @@ def _under_way(view: dict[str, Any], message: str, next_step: str) -> CommandErr
 
 
 class _Printed:
-    """What was said of a rollout, so that nothing is said twice."""
+    """Lines already shown of a rollout, so that no line repeats."""
 
     def __init__(self) -> None:
         self.place: tuple[Any, ...] = ()
@@ -171,7 +171,7 @@ class _Printed:
         self.at = 0.0
 
     def news(self, view: dict[str, Any], now: float) -> Iterator[str]:
-        """The line to say now, if it changed and its time has come; once, that somebody's approval is, or will be, waited for."""
+        """The next line, if the state changed and its time has come; once, a notice of a missing approval."""
         if (stop := _stop_line(view)) != self.stop:
             self.stop = stop
             yield from stop
@@ -203,7 +203,7 @@ def status_line(view: dict[str, Any]) -> str:
 
 
 def status_lines(view: dict[str, Any]) -> list[str]:
-    """The status line, then what people should know: who approved what, what is missing, freezes, the undo window."""
+    """The status line, then approvals, missing approvals, freezes and the undo window."""
     lines = [status_line(view), *_crossing_lines(view), *_stop_line(view), *_target_line(view)]
     for stage in view.get("approval_stages") or []:
         by = f" by {', '.join(stage['by'])}" if stage["by"] else ""
@@ -216,7 +216,7 @@ def status_lines(view: dict[str, Any]) -> list[str]:
                 f"  the approval of {one['stage']} by {one['approver']} counts until {one['expires_at'][:16]} UTC"
             )
     if view.get("next_approval"):
-        who = ", ".join(view.get("may_approve") or []) or "nobody yet"
+        who = ", ".join(view.get("may_approve") or []) or "no approver yet"
         lines.append(f"  next to approve: {view['next_approval']}; those who may: {who}")
     if frozen := view.get("frozen"):
         why = "".join(f" ({one})" for one in (frozen.get("local_until"), frozen["why"]) if one)

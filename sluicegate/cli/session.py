@@ -1,4 +1,4 @@
-"""Which server is asked, and as whom.
+"""Server and credentials of a command.
 
 The server: `--server`, else SLUICEGATE_URL, else the local stack's, else http://127.0.0.1:8700.
 The token: SLUICEGATE_TOKEN, else what `sluicegate login` saved for that server, else the local stack's

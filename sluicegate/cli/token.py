@@ -20,12 +20,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="VERB", required=True
     )
     parser = verbs.add_parser("create", help="Issue a token; its secret is shown once")
-    parser.add_argument("--name", default="robot", help="what it is for")
+    parser.add_argument("--name", default="robot", help="name of the token")
     parser.add_argument(
         "--scope",
         action="append",
         metavar="VERB",
-        help="what it may at most: a verb such as release.push, or a role such as ci or viewer for all of its verbs; may be "
+        help="permissions: a verb such as release.push, or a role such as ci or viewer for all of its verbs; may be "
         "given several times; left out: all that the user may",
     )
     parser.add_argument(
@@ -47,7 +47,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _add_user(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--user", metavar="USERNAME", help="somebody else's (administrators); left out: your own")
+    parser.add_argument("--user", metavar="USERNAME", help="another person's (administrators); default: your own")
 
 
 def _tokens_of(client: Client, arguments: argparse.Namespace) -> str:

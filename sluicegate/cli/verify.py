@@ -1,4 +1,4 @@
-"""`sluicegate release verify`: whether bytes are what was sealed, asked of a server or, offline, of a folder; and `sluicegate keys`."""
+"""`sluicegate release verify`: compares bytes with the sealed release, on a server or, offline, in a folder; and `sluicegate keys`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_keys_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--rotate",
         choices=("releases", "reports"),
-        help="first make a new key for these; what the one before signed stays valid (administrators)",
+        help="first make a new key for these; earlier signatures stay valid (administrators)",
     )
     parser.set_defaults(run=run_keys)
 
@@ -105,7 +105,7 @@ def _print_result(
     good = []
     if signed and key:
         named = f"{signed.release}, {signed.digest}" if signed.release else "a model of another signer"
-        good = [f"{folder} is what was signed: {named}, {len(signed.files)} files, by {key.key_id}."]
+        good = [f"{folder} matches its signature: {named}, {len(signed.files)} files, by {key.key_id}."]
     output.result(told, wrong or good)
     return exits.FAILED if wrong else exits.OK
 
@@ -163,7 +163,7 @@ def verify_release(arguments: argparse.Namespace, output: Output) -> int:
     wrong += more
     files = release["manifest"]["files"]
     size = size_text(sum(file["size_bytes"] for file in files))
-    ok = [f"{arguments.what} is what was sealed: {release['digest']}, {len(files)} files, {size}.", signature]
+    ok = [f"{arguments.what} matches the sealed release: {release['digest']}, {len(files)} files, {size}.", signature]
     told = {
         "release": arguments.what,
         "digest": release["digest"],
@@ -176,7 +176,7 @@ def verify_release(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def wrong_manifest(release: dict[str, Any]) -> list[str]:
-    """Why the manifest that a server gave is not the one that the digest names."""
+    """The reason why a server's manifest does not match its digest."""
     found = digest_of(release["manifest"])
     return (
         []
@@ -197,12 +197,12 @@ def _wrong_files(client: Client, base: str, release: dict[str, Any], output: Out
                 meter(min(done, total), total)
             found, stated = digest.hexdigest(), file["sha256"].removeprefix("sha256:")
             if found != stated:
-                wrong.append(f"{file['path']}: the bytes hash to {found}, the manifest says {stated}.")
+                wrong.append(f"{file['path']}: the bytes have the hash {found}, the manifest has {stated}.")
     return wrong
 
 
 def _signature(client: Client, base: str, release: dict[str, Any], key: Path | None) -> tuple[str, list[str]]:
-    """(what the signature says, what is wrong with it), by the keys of `key`, or by those that the server shows."""
+    """(signer, problems) of the signature, by the keys of `key`, or by the server's keys."""
     try:
         bundle = oms.read_bundle(b"".join(client.stream(f"{base}/signature")))
         trusted = read_keys(key) if key else list(_server_keys(client))
@@ -215,8 +215,8 @@ def _signature(client: Client, base: str, release: dict[str, Any], key: Path | N
     except oms.BundleError as error:
         return str(error), [f"signature: {error}"]
     if signed.digest != release["digest"]:
-        return "", [f"signature: it is one of {signed.release} ({signed.digest})."]
-    source = "" if key else " (by the server's own word; --key takes one that you trust)"
+        return "", [f"signature: it belongs to {signed.release} ({signed.digest})."]
+    source = "" if key else " (a key of the server; pass a trusted key with --key)"
     return f"Signed by {signer.key_id}{source}.", []
 
 

@@ -26,7 +26,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         nargs="?",
         help="https://host/path; with --email an e-mail address; PagerDuty's may be left out",
     )
-    parser.add_argument("--team", help="whose events; left out: every team's (administrators)")
+    parser.add_argument("--team", help="team of the events (default: all teams, administrators only)")
     parser.add_argument(
         "--verb",
         action="append",
@@ -39,7 +39,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--routing-key-file", metavar="FILE", help="holds PagerDuty's integration key; - reads it from standard input"
     )
-    parser.add_argument("--title", default="", help="what it is for")
+    parser.add_argument("--title", default="", help="name of the webhook")
     parser.set_defaults(run=run_create)
     parser = verbs.add_parser("test", help="Send a test now and show how it went (exit 1 if it did not arrive)")
     parser.add_argument("webhook", type=int, metavar="WEBHOOK", help="its number, as `webhook create` prints it")

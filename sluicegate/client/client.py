@@ -1,4 +1,4 @@
-"""What a program asks of Sluicegate, as methods: gates, rollouts and their ends."""
+"""Requests of a program to Sluicegate, as methods: gates, rollouts and their ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Client(Connection):
         push of the folder. `model` goes before the one that release.yaml names; `timeout_s` bounds the wait for the gates.
         Raises Mistake for a folder that is not good, and StillRunning.
         """
-        from sluicegate.client.push import push  # what it reads folders with is not needed by who only watches
+        from sluicegate.client.push import push  # a caller that only watches does not need its imports
 
         place = Path(folder) if isinstance(folder, str) else folder
         release = push(self, place, model=model, connections=connections, progress=progress or Silent())

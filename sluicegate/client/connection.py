@@ -201,9 +201,7 @@ class Connection:
         except httpx.TransportError as error:
             raise Unreachable(self.url, str(error) or type(error).__name__) from error
         except (ValueError, httpx.InvalidURL) as error:  # of a body that is no JSON: NaN, half a character
-            raise refuse(
-                f"What was given cannot be sent: {error}.", "Write finite numbers, and text in UTF-8."
-            ) from error
+            raise refuse(f"Cannot send this input: {error}.", "Write finite numbers, and text in UTF-8.") from error
 
     def _has_another_token(self) -> bool:
         """Whether there is another token, which is used from now on. Raises what passes, such as Unreachable."""

@@ -31,7 +31,7 @@ def document_of(text: str, name: str) -> Any:
 
 
 def text_of(path: Path) -> str:
-    """The file as text. Raises Mistake for one that cannot be read."""
+    """The file as text. Raises Mistake for an unreadable file."""
     try:
         return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
@@ -40,7 +40,7 @@ def text_of(path: Path) -> str:
 
 
 def put_text(path: Path, text: str) -> None:
-    """Writes the file anew, whole or not at all, with the line ends and the mode that it has. Raises Mistake where it cannot be."""
+    """Rewrites the file, whole or not at all, and keeps its line ends and mode. Raises Mistake on failure."""
     try:
         before, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
         is_crlf = b"\n" in before and before.count(b"\n") == before.count(b"\r\n")

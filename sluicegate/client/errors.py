@@ -1,4 +1,4 @@
-"""What can go wrong between a caller and the server, each told in a sentence with the next step."""
+"""Errors between a caller and the server, each as a sentence with the next step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClientError(Exception):
         return {"error": self.message, "next_step": self.next_step, **self.facts}
 
     def lines(self) -> list[str]:
-        """A sentence, then what is wrong field by field, then the next step; what the sentence already has is not repeated."""
+        """A sentence, then the mistakes field by field, then the next step, without repetition."""
         errors = [_Mistake.of(error) for error in self.facts.get("errors") or []]
         message, shown = self.message, errors
         if len(errors) == 1 and errors[0].message and errors[0].message in message:
@@ -105,29 +105,29 @@ class Expired(Problem):
     def __init__(self, status: int, body: dict[str, Any]) -> None:
         super().__init__(status, body)
         self.next_step = (
-            "Do the same again with a new token: it goes on where it was. A job that takes longer than its token lives "
-            "needs a longer life in its rule, or another identity token (docs/identity.md)."
+            "Repeat the command with a new token to resume. If a job outlasts its token, give its rule a longer life, "
+            "or get another identity token (docs/identity.md)."
         )
 
 
 class Mistake(ClientError):
-    """Found on this side: what is to be sent is not good, or changed while it was sent."""
+    """A local error: the input is invalid, or changed during the upload."""
 
 
 def refuse(message: str, next_step: str = "", **facts: Any) -> Mistake:
-    """A local check said no, before anything was sent."""
+    """A local check failed before a request."""
     return Mistake(message, next_step=next_step, **facts)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same may succeed a moment later: nobody answered, or the server or its store is down or busy."""
+    """Whether a retry may succeed soon: no answer, or the server or its store is down or busy."""
     if isinstance(error, Problem):
         return error.status >= 500 or error.status in {408, 429} or isinstance(error, Expired)
     return isinstance(error, Unreachable)
 
 
 class Unreachable(ClientError):
-    """Nobody answers there, or the connection was lost. What was asked for may have been done."""
+    """No answer, or the connection was lost. The request may have been executed."""
 
     def __init__(self, url: str, why: str) -> None:
         step = "Start it with `sluicegate up`, or name the right one with --server or SLUICEGATE_URL."

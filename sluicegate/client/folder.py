@@ -38,7 +38,7 @@ class ReleaseFolder:
     """A release folder as it lies on disk, before its files are read.
 
     `files`: (path in the release, path on disk) by path, without release.yaml. `document`: where release.yaml is, or None.
-    `problems`: what is wrong with the folder itself. `left_out`: what is not sent.
+    `problems`: mistakes of the folder itself. `left_out`: files that are not sent.
     """
 
     root: Path
@@ -137,7 +137,7 @@ def _unreadable(path: Path, error: OSError) -> Exception:
 
 @contextmanager
 def open_file(source: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file of the release. Raises Mistake naming one that cannot be read."""
+    """The bytes of a file of the release. Raises Mistake with the name of an unreadable file."""
     try:
         with source.open("rb") as stream:
             yield stream

@@ -1,4 +1,4 @@
-"""How releases and models are named by callers, and where they are in the API: `sentiment/r2` is a release."""
+"""Callers' names of releases and models, and their API addresses: `sentiment/r2` is a release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a long call tells of how far it is: nothing by default, and whatever the caller makes of it."""
+"""Progress of a long call: silent by default; the caller can pass a meter."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
-
     def say(self, line: str) -> None:
         pass
 

@@ -50,7 +50,7 @@ def push(
             return {**sealed, "model": slug, "name": sealed.get("name") or f"r{sealed['number']}"}
         except BaseException as error:
             if getattr(error, "code", None) in OVERTAKEN and again < TRIES - 1:
-                progress.say("Another push of this folder ended its draft; this one goes on with a draft of its own.")
+                progress.say("Another push of this folder ended its draft. This push goes on with a draft of its own.")
                 continue
             _leave(client, draft, error, progress, is_new=is_new)
             raise
@@ -79,9 +79,9 @@ def _filled_and_sealed(
 def _leave(
     client: Connection, draft: dict[str, Any], error: BaseException, progress: Progress, *, is_new: bool
 ) -> None:
-    """Discards the draft, if this push alone made it and has it; else says what becomes of it."""
+    """Discards the draft, if this push alone made it and has it; else reports its fate."""
     if is_passing(error):
-        progress.say("What was sent stays there: push the same folder again, and it goes on from here.")
+        progress.say("Uploaded parts stay on the server. Push the same folder again to resume.")
         return
     try:
         if is_new:

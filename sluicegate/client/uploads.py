@@ -56,7 +56,7 @@ class _Upload:
 
 @dataclass
 class _Counter:
-    """Bytes sent, told to the meter from whichever thread sends them."""
+    """Counts sent bytes, from any thread, for the meter."""
 
     meter: Meter
     total: int
@@ -86,7 +86,7 @@ class _Sent:
 def send_files(
     client: Connection, draft: str, files: list[LocalFile], progress: Progress, connections: int = 0
 ) -> None:
-    """Every file is in the draft, or on its way to be verified. Raises ClientError; what was sent by then stays there."""
+    """Uploads every file, or leaves it in verification. Raises ClientError; uploaded parts then stay there."""
     total = sum(file.size_bytes for file in files)
     with progress.progress("Sending", is_bytes=True) as meter:
         sending = _Sending(client, draft, _Counter(meter, total), connections or CONNECTIONS)
@@ -233,7 +233,7 @@ class _Sending:
 
 
 def _refused(part: _Sent, status: int) -> Problem:
-    """The end of a part's last try. Only an answer of 4xx says that the part itself is wrong."""
+    """The end of a part's last try. Only a 4xx answer means that the part itself is wrong."""
     which = f"Part {part.number} of {part.upload.file.path}"
     if status >= 500 or status == 429:
         said = f"{which} was refused {part.tries} times, the last time with {status}: the store does not take it now."
@@ -256,7 +256,7 @@ def _chunks(file: LocalFile, offset: int, size: int) -> Iterator[bytes]:
             chunk = stream.read(min(CHUNK_BYTES, size))
             if not chunk:
                 raise refuse(
-                    f"{file.source} has become shorter while it was sent.", "Push again when nobody writes to it."
+                    f"{file.source} has become shorter while it was sent.", "Push again when no program writes to it."
                 )
             size -= len(chunk)
             yield chunk
@@ -270,7 +270,7 @@ def await_verified(client: Connection, draft: str, progress: Progress) -> None:
             seen = client.get(f"/releases/{draft}")
             if seen.get("quarantined"):
                 raise refuse(
-                    f"{len(seen['quarantined'])} files are not what was announced.",
+                    f"{len(seen['quarantined'])} files do not match their announcement.",
                     errors=[
                         {"field": one["path"], "message": one["problem"], "fix": ""} for one in seen["quarantined"]
                     ],

@@ -1,6 +1,6 @@
 """ASGI middleware that knows who sends a body, and how long it is, before a byte of it is read.
 
-Django reads a whole body, and spools it to disk, before it asks who sends it; so anybody could fill the disk under the database.
+Django reads a whole body, and spools it to disk, before it authenticates the sender; so any caller could fill the disk under the database.
 Parts of uploads carry a signature in their address, which `UploadMiddleware` checks in the same way.
 """
 
@@ -66,7 +66,7 @@ class TooSlow(DomainError):
 @dataclass(frozen=True)
 class _Rule:
     most_bytes: int
-    strangers_bytes: int  # so much may come from nobody in particular
+    strangers_bytes: int  # bound of all unauthenticated bodies together
     fix: str = "Send less at once."
 
 
@@ -104,7 +104,7 @@ class BodyMiddleware:
             await self.app(scope, receive, send)
 
     async def _judge(self, scope: Message) -> float:
-        """In how many seconds the body must be there. Raises for one that is not taken."""
+        """Deadline of the body, in seconds. Raises for a refused body."""
         if header(scope, b"transfer-encoding"):  # the views behind would read it as empty
             raise LengthNeeded(
                 "length_needed",
@@ -165,7 +165,7 @@ async def _send_to_sign_in(scope: Message, send: Send) -> None:
 
 
 async def _hand_on(app: App, scope: Message, receive: Receive, send: Send, within_s: float) -> None:
-    """The request to `app`; one whose body comes too slowly ends for it as a broken connection, and is answered 408."""
+    """The request to `app`; a slow body ends as a broken connection, and gets a 408."""
     loop = asyncio.get_running_loop()
     latest = loop.time() + within_s
     is_whole = is_late = is_answered = False

@@ -1,4 +1,4 @@
-"""A full collection of garbage goes through all that lives, in the middle of somebody's request: what lives for good is left out of it."""
+"""Freezes long-lived objects: a full garbage collection visits all objects, in the middle of a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WARM_AFTER = 300
 
 
 class CollectionMiddleware:
-    """Once, after so many requests, everything that has survived is frozen."""
+    """Freezes all surviving objects once, after a number of requests."""
 
     def __init__(self, app: App, warm_after: int = WARM_AFTER) -> None:
         self._app, self._left = app, warm_after

@@ -1,4 +1,4 @@
-"""What the ASGI middlewares in front of Django share: reading a head, and answering without Django."""
+"""Shared parts of the ASGI middlewares in front of Django: read a head, and answer without Django."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _SESSION: Final = re.compile(rb"(?:^|;)\s*" + settings.SESSION_COOKIE_NAME.encod
 
 
 def header(scope: Message, name: bytes) -> bytes:
-    """The first header of this (lower-case) name; empty where there is none."""
+    """The first header of this (lower-case) name, or an empty string."""
     return next((bytes(value) for found, value in scope["headers"] if found == name), b"")
 
 
 def credential(scope: Message) -> str:
-    """What says who asks, as a digest; empty for who shows nothing."""
+    """Digest of the credentials; empty without credentials."""
     session = _SESSION.search(header(scope, b"cookie"))
     shown = header(scope, b"authorization") or (session[1] if session else b"")
     return hashlib.sha256(shown).hexdigest() if shown else ""
 
 
 def length_of(scope: Message) -> int | None:
-    """The body's length in bytes, as its head declares it; None where it does not."""
+    """The body's length in bytes, as its head declares it, or None."""
     text = header(scope, b"content-length")
     return int(text) if text.isdigit() else None
 
 
 async def refuse(error: DomainError, path: str, send: Send) -> None:
-    """The refusal as problem JSON. What is left of the body is not read: the connection ends with the answer."""
+    """The refusal as problem JSON. The rest of the body is not read: the connection ends with the answer."""
     body = problem(error.status, error.code, error.message, **error.facts) | {"instance": path}
     await _send(error.status, json.dumps(body).encode(), CONTENT_TYPE, send, _ends_with(error))
 

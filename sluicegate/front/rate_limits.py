@@ -1,4 +1,4 @@
-"""ASGI middleware that bounds what one caller may ask of the API, and tells callers what is left to them.
+"""ASGI middleware that bounds a caller's API requests, and reports the remaining quota.
 
 Counted in this process alone: several web processes allow as many times more. Nothing is looked up for it, so a flood costs neither
 the database nor a thread. Signed addresses of parts are not counted: a push of many small files is one piece of work.
@@ -37,7 +37,7 @@ class RateLimits:
         self._clock = clock
         self._callers = Buckets(per_minute)
         self._strangers = Buckets(max(1, int(per_minute * STRANGERS_SHARE)))
-        self._known: OrderedDict[str, None] = OrderedDict()  # those whom the API has let in
+        self._known: OrderedDict[str, None] = OrderedDict()  # authenticated callers
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         is_api = scope["type"] == "http" and scope["path"].startswith(f"{API}/")
@@ -58,7 +58,7 @@ class RateLimits:
             await refuse(error, scope["path"], _with_fields(send, allowed))
             return
 
-        known: list[bool] = []  # a list: a copy of the state still has this one
+        known: list[bool] = []  # a list: a copy of the state shares this list
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -82,7 +82,7 @@ class RateLimits:
 
 
 def _address(scope: Message) -> str:
-    """Where the request comes from: what the outermost of our own proxies saw (SLUICEGATE_PROXIES of them)."""
+    """Address of the request's sender, as seen by the outermost of our own proxies (SLUICEGATE_PROXIES of them)."""
     peer = str((scope.get("client") or ("", 0))[0])
     seen = [one.strip() for one in header(scope, b"x-forwarded-for").decode("latin-1").split(",") if one.strip()]
     return seen[-settings.PROXIES] if 0 < settings.PROXIES <= len(seen) else peer

@@ -94,12 +94,12 @@ class StreamMiddleware:
         finally:
             self.hub.leave(stream)
             if not is_whole:
-                cut_off(scope)  # what a slow reader did not take is not waited for
+                cut_off(scope)  # do not wait for a slow reader
 
     async def _join(self, scope: Message) -> Stream:
-        """Raises Unknown (401) without a living session, Unavailable (503) where there is no room, or no news."""
+        """Raises Unknown (401) without a living session, Unavailable (503) if there is no room, or no news."""
         hub, after = self.hub, _after(scope)
-        for _ in range(3):  # whose roles change at this moment is asked for again
+        for _ in range(3):  # repeats if the roles change at this moment
             _refuse_without_room(hub.is_full)
             try:
                 found = await hub.in_thread(reader_of, scope["headers"])
@@ -156,7 +156,7 @@ def _unavailable(code: str, message: str) -> Unavailable:
 
 
 def _after(scope: Message) -> int | None:
-    """The last event's number that the browser knows; None where it knows none."""
+    """The last event's number that the browser knows, or None."""
     asked = parse_qs(scope["query_string"].decode("latin-1")).get("after", [""])[-1]
     numbers = [asked, header(scope, b"last-event-id").decode("latin-1")]
     known = [int(text) for text in numbers if text.isascii() and text.isdigit() and 0 < len(text) < 19]

@@ -93,7 +93,7 @@ class WaitMiddleware:
 
 
 def _waits_s(scope: Message) -> float:
-    """How long this request is to be kept; 0 for one that is not, or whose mistake Django is to tell."""
+    """Time to keep this request; 0 if it is answered at once, or if Django must report its mistake."""
     if scope["type"] != "http" or scope["method"] != "GET" or not PATH.fullmatch(scope["path"]):
         return 0.0
     given = parse_qs(scope["query_string"].decode("latin-1")).get("timeout_s")

@@ -1,1 +1,1 @@
-"""Live pages: one event stream for each browser, which says what changed, and never what it is now."""
+"""Live pages: an event stream for each browser, with the names of changed parts and never their content."""

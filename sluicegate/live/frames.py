@@ -18,13 +18,13 @@ from enum import StrEnum
 
 
 class Why(StrEnum):
-    """Why a stream says bye."""
+    """Reason of a stream's end."""
 
     EXPIRED = "expired"  # the session came to its own end
-    ENDED = "ended"  # signed out, or the session was ended by somebody
+    ENDED = "ended"  # signed out, or a person ended the session
     CREDENTIALS = "credentials"  # another password
     DEACTIVATED = "deactivated"
-    ROLES = "roles"  # what the person may read has become less
+    ROLES = "roles"  # the person lost a permission to read
 
 
 def hint(topics: Collection[str], seq: int | None = None) -> bytes:

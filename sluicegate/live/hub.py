@@ -1,4 +1,4 @@
-"""What is new in the log, handed to every open stream of this process."""
+"""News of the log, for every open stream of this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FRESH_S: Final = 5.0
 
 
 class Hub:
-    """The streams of a process, all in one event loop. The watcher lives while there are streams: nobody who looks costs nothing."""
+    """The streams of a process, all in an event loop. The watcher lives while there are streams: without readers it costs nothing."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -60,7 +60,7 @@ class Hub:
         return len(self._streams) >= self.most
 
     def is_full_for(self, user_id: int) -> bool:
-        """Whether the person has as many streams as one may have."""
+        """Whether the person has reached the bound of streams."""
         return sum(one.reader.user_id == user_id for one in self._streams) >= MOST_OF_ONE
 
     @property
@@ -69,7 +69,7 @@ class Hub:
         return self._watcher is not None and asyncio.get_running_loop().time() - self._read_at < FRESH_S
 
     async def join(self, reader: Reader, audience: Audience, after: int | None) -> Stream | None:
-        """A stream from now on. It begins with what the reader missed since the event `after`, or else with a reset.
+        """A new stream. It begins with the changes since the event `after`, or else with a reset.
 
         None when this reader may have been given, or lost, a role meanwhile: ask again who it is. Raises Unavailable.
         """
@@ -188,7 +188,7 @@ class Hub:
         self._readers = frozenset(stream.reader for stream in self._streams)
 
     def deliver(self, news: News) -> None:
-        """Hands on what a look found: those who are shut out first."""
+        """Delivers a look's news, first to readers who lost access."""
         self._read_at = asyncio.get_running_loop().time()
         streams = tuple(self._streams)
         for stream in streams:

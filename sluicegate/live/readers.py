@@ -21,7 +21,7 @@ from sluicegate.live.frames import Why
 
 @dataclass(frozen=True)
 class Reader:
-    """A person at a browser. `credentials` is what the session was made with: it differs once the password does.
+    """A person at a browser. `credentials` is the session's basis: it differs once the password does.
 
     All of it is true as of the event `as_of`, at least.
     """
@@ -34,9 +34,9 @@ class Reader:
 
 
 def reader_of(headers: Headers) -> tuple[Reader, Audience] | None:
-    """Who asks, and what they may read; None unless a living session comes with the request. Seven queries."""
+    """The person and their permissions to read; None unless a living session comes with the request. Seven queries."""
     if not has_session_cookie(headers):
-        return None  # whoever comes by costs the database nothing
+        return None  # an anonymous request costs the database nothing
     as_of = head_seq()
     found = session_of(headers)
     if found is None:

@@ -51,7 +51,7 @@ class News:
     happenings: list[Happening] = field(default_factory=list)
     moved: list[tuple[str, str]] = field(default_factory=list)
     gone: dict[Reader, Why] = field(default_factory=dict)
-    audiences: dict[int, Audience] = field(default_factory=dict)  # by user, of those for whom it may have changed
+    audiences: dict[int, Audience] = field(default_factory=dict)  # by user, if it may have changed
     people_seq: int = 0  # the last event that may have changed who may read what; 0: none of these
 
 
@@ -80,7 +80,7 @@ class Watcher:
         while not self._stopping.is_set():
             try:
                 self._watch()
-            except Exception as error:  # whatever it is, the streams fall silent, and pages say so
+            except Exception as error:  # on any error the streams fall silent, and pages show that
                 if not self._is_failing:
                     log.warning("the log cannot be watched, trying again: %s", error)
                 self._is_failing = True

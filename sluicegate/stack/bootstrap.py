@@ -1,4 +1,4 @@
-"""`python -m sluicegate.stack.bootstrap`: what must be in the database, and on disk, before the stack's services start.
+"""`python -m sluicegate.stack.bootstrap`: required rows in the database, and files on disk, before the stack's services start.
 
 Migrates, and makes sure of the first administrator, a token for the command line on this machine, the environments, and the gateway with
 its start configuration. Every start runs it; what is there already stays.
@@ -83,7 +83,7 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
     from serving.traffic.actions.gateways import register_gateway
 
     production = get_environment("production")
-    if production.retired_at is not None:  # then nothing is to serve there, until somebody brings it back
+    if production.retired_at is not None:  # a retired environment serves nothing
         return
     register_gateway(
         actor=Actor.system("setup"),

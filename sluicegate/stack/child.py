@@ -1,4 +1,4 @@
-"""Child processes that never outlive the one who started them."""
+"""Child processes that never outlive their parent."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def start(
 
 
 class ChildFailed(Exception):
-    """A child could not be started, did not end in time, or ended with an error: why, or the end of what it said."""
+    """A child could not be started, did not end in time, or ended with an error: the reason, or the end of its output."""
 
 
 def run(argv: Sequence[str | Path], *, timeout_s: float, text: str = "", cwd: Path | None = None) -> str:

@@ -45,7 +45,7 @@ Words = Sequence[str | Path]
 
 
 class SetupFailed(Exception):
-    """One sentence on what is missing, and what to do."""
+    """A sentence on a missing part, and the next step."""
 
 
 class LeftOut(Exception):
@@ -53,7 +53,7 @@ class LeftOut(Exception):
 
 
 def run(argv: Words, **env: str) -> None:
-    """Runs quietly. Raises SetupFailed with the end of what it said."""
+    """Runs quietly. Raises SetupFailed with the end of the output."""
     words = [str(part) for part in argv]
     try:
         done = subprocess.run(
@@ -118,7 +118,7 @@ def install_installer() -> None:
 
 
 def _venv_without_ensurepip() -> None:
-    """Debian ships `venv` and `ensurepip` apart; a pip outside of the environment does as well, where there is one."""
+    """Debian ships `venv` and `ensurepip` apart; a pip outside of the environment does as well, if it exists."""
     lock = ROOT / "sluicegate" / "stack" / "installer.lock"
     try:
         run([sys.executable, "-m", "pip", "--version"])
@@ -165,7 +165,7 @@ def install_alertmanager() -> None:
 def _install_debian(name: str, folder: Path) -> None:
     """Debian's package, unpacked, so that nothing is started or changed elsewhere.
 
-    Where there is no Debian, or no way to its packages, it is left out.
+    Skipped outside Debian, or without access to its packages.
     """
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise LeftOut("this is no Debian")
@@ -220,7 +220,7 @@ def install_tensorrt_rtx() -> None:
 
 
 def _install_for_tests(venv: Path) -> None:
-    """What the lock of its name holds. Raises LeftOut."""
+    """Installs the lock of this name. Raises LeftOut."""
     try:
         _make_venv(venv)
         _install(venv, ROOT / "tests" / f"{venv.name}.lock", within_s=180)
@@ -245,7 +245,7 @@ def _install(venv: Path, lock: Path, *, within_s: int | None = None) -> None:
 
 
 def install_folder(folder: Path, lock: Path, *, within_s: int | None = None) -> None:
-    """The packages of a lock, without what they need, in a plain folder. Raises SetupFailed."""
+    """The packages of a lock, without their dependencies, in a plain folder. Raises SetupFailed."""
     target: list[str | Path] = ["--target", folder, "--no-deps", "-r", lock]
     _by_uv_or_pip(["--python", INSTALLER / "bin" / "python", *target], [], ["--upgrade", *target], within_s=within_s)
 

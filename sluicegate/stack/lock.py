@@ -1,4 +1,4 @@
-"""The lock that says "a stack runs on this state folder", and that frees itself when the stack is gone, however it went."""
+"""The lock of a running stack on its state folder; it frees itself at any end of the stack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AlreadyRunning(Exception):
 
 
 class StackLock:
-    """`<state folder>/stack.lock`, held exclusively (flock) for as long as this object's process lives."""
+    """`<state folder>/stack.lock`, held exclusively (flock) during this object's process."""
 
     def __init__(self, state_dir: Path) -> None:
         self.file = state_dir / "stack.lock"

@@ -40,7 +40,7 @@ _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 @dataclass(frozen=True)
 class Options:
-    """How to run the stack. `env` is set for every process on top of what the stack itself sets."""
+    """Options of a stack. `env` is set for every process on top of the stack's own variables."""
 
     state_dir: Path
     port: int | None = None  # of the web pages and the API; otherwise remembered, or chosen
@@ -246,7 +246,7 @@ def _worker() -> list[str]:
 
 
 def _relay(state: Path, run: Path) -> list[str]:
-    """Beside Envoy, with what Envoy last had; it is told of nothing but its two neighbours."""
+    """Beside Envoy, with Envoy's last configuration; it knows only its two neighbours."""
     where = [f"--listen=unix:{run / sockets.RELAY}", f"--control-planes=unix:{run / sockets.CONTROL_PLANE}"]
     kept = f"--file={state / 'gateway-snapshot'}"
     return [sys.executable, "-m", "serving.traffic.control_plane.relay", GATEWAY_NAME, *where, kept]
@@ -275,7 +275,7 @@ def _answers(port: int, path: str) -> bool:
 
 
 def _is_open(admin: Path) -> bool:
-    """Whether a gateway with this admin interface has what it needs to serve."""
+    """Whether a gateway with this admin interface has its configuration to serve."""
     try:
         with DeadlineConnection(f"unix:{admin}", time.monotonic() + 2) as line:
             return line.ask("GET", "/ready")[0] == 200

@@ -46,7 +46,7 @@ def installation() -> Path:
 
 
 def _is_reachable(folder: Path) -> bool:
-    """Whether everyone on the machine may pass through the folders above this one."""
+    """Whether every user of the machine may pass through the folders above this one."""
     return all(above.stat().st_mode & 0o001 for above in folder.resolve().parents if above.exists())
 
 
@@ -127,7 +127,7 @@ class Postgres:
         return [str(bin_dir / "postgres"), "-D", str(data), *_options(settings)]
 
     def _make_folders(self) -> Path:
-        """The folder with the data, which root's unprivileged user may pass through and nobody else may list. Raises RuntimeError."""
+        """The folder with the data, which root's unprivileged user may pass through and no other user may list. Raises RuntimeError."""
         self.state_dir.mkdir(parents=True, exist_ok=True)
         self.log_file.parent.mkdir(exist_ok=True)
         home, own = self.home, self.state_dir / "postgres"
@@ -165,7 +165,7 @@ class Postgres:
             # After a kill it syncs the file system once, and not each of 2,500 files: 3 s in place of 10.
             "recovery_init_sync_method": "syncfs",
             "fsync": "on" if self.is_durable else "off",
-            **postgres_roles.QUIET_LOG,  # what is said here has passwords in it
+            **postgres_roles.QUIET_LOG,  # these statements contain passwords
         }
         deadline = time.monotonic() + OTHER_SERVER_ENDS_S
         while True:
@@ -178,7 +178,7 @@ class Postgres:
                 time.sleep(0.2)
 
     def _programs(self, home: Path) -> Path:
-        """Where the server's programs are, copied beside the data when the unprivileged user cannot reach the installed ones."""
+        """Folder of the server's programs, copied beside the data when the unprivileged user cannot reach the installed ones."""
         installed = installation()
         if self.user is None or _is_reachable(installed / "pginstall" / "bin" / "postgres"):
             return installed / "pginstall" / "bin"

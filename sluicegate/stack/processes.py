@@ -326,7 +326,7 @@ async def _all_of(waits: Sequence[Awaitable[None]]) -> None:
 
 
 def output_since_start(log_file: Path) -> str:
-    """What the process has written since it last began (at most the log's last 64 KiB)."""
+    """The process' output since its last start (at most the log's last 64 KiB)."""
     with log_file.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 2**16))
         return log.read().decode(errors="replace").rpartition(f"{MARK}\n")[2]

@@ -103,7 +103,7 @@ def _say(name: str, line: str) -> None:
 
 
 async def _follow(supervisor: Supervisor) -> None:
-    """Repeats on the terminal what the processes write into their log files."""
+    """Repeats the processes' log files on the terminal."""
     places = {p.name: supervisor.log_file(p.name) for p in supervisor.processes}
     read_to = {name: path.stat().st_size if path.exists() else 0 for name, path in places.items()}
     while True:
@@ -122,7 +122,7 @@ async def _follow(supervisor: Supervisor) -> None:
 
 
 def _first_password(state: Path) -> str:
-    """The first administrator's password, on the one start that made it; its file is deleted here."""
+    """The first administrator's password, on the start that made it; its file is deleted here."""
     file = state / machine.FIRST_PASSWORD
     if not file.exists():
         return ""

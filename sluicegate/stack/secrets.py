@@ -22,6 +22,6 @@ def kept(file: Path, secret: str) -> str:
 
 
 def write(file: Path, secret: str) -> None:
-    """Puts the secret in place in one step; nobody but the owner may read the file or list its folder."""
+    """Puts the secret in place in a single step; only the owner may read the file or list its folder."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, secret + "\n", mode=0o600)

@@ -49,7 +49,7 @@ class Stack:
         return Path(self.env["DATABASE_URL_FILE"]).read_text().strip()
 
     def pid_of(self, name: str, *, unlike: int = 0, within_s: float = 20.0) -> int:
-        """The pid of a running process of the stack, and a new one where `unlike` names the old. Raises TimeoutError."""
+        """The pid of a running process of the stack, and a new pid if `unlike` names the old. Raises TimeoutError."""
         deadline = time.monotonic() + within_s
         while True:
             try:
@@ -84,7 +84,7 @@ def running(
     """Brings the stack up on `state_dir`, yields it when it is READY, and stops it at the end, also when the caller dies.
 
     The stack itself gives up when a process makes no progress; `ready_s` is for a stack that hangs. `env` is set for all its
-    processes. Must be entered in the main thread. Raises StartFailed with what the stack said.
+    processes. Must be entered in the main thread. Raises StartFailed with the stack's output.
     """
     state_dir = state_dir.resolve()
     (state_dir / "logs").mkdir(parents=True, exist_ok=True)

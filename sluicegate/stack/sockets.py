@@ -17,14 +17,14 @@ _LONGEST_NAME = max(len(name) for name in (CONTROL_PLANE, RELAY, PROBER, GATEWAY
 
 
 def make_folder(state: Path) -> Path:
-    """`<state folder>/run`, or a folder with a short path where that one's is too long for a socket. Raises RuntimeError (`make_own`)."""
+    """`<state folder>/run`, or a folder with a short path if the first is too long for a socket. Raises RuntimeError (`make_own`)."""
     folder = _place(state)
     make_own(folder, "choose a state folder with a shorter path")
     return folder
 
 
 def remove_folder(state: Path) -> None:
-    """What a stack that has ended leaves. Only for who made it."""
+    """Removes the remains of an ended stack. Only for its owner."""
     folder = _place(state)
     with suppress(OSError):
         if folder.lstat().st_uid == os.geteuid():

@@ -140,7 +140,7 @@ class Ports:
         return port
 
     def require(self, name: str, port: int) -> None:
-        """Makes this port the remembered one of `name`. Raises RuntimeError when another program listens on it."""
+        """Stores this port as the port of `name`. Raises RuntimeError when another program listens on it."""
         if not is_free(port):
             raise RuntimeError(f"Port {port} is in use by another program; free it, or choose another one with --port.")
         self._remember({**self.read(), name: port})

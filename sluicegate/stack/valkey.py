@@ -95,7 +95,7 @@ class Valkey:
         raise RuntimeError(f"Valkey did not come up; {self.log_file} ends with:\n{self.log_file.read_text()[-1500:]}")
 
     def stop(self) -> None:
-        """Ends the server after it wrote what it holds. Idempotent."""
+        """Ends the server after it wrote its data. Idempotent."""
         if self.process is not None:
             child.stop(self.process, stop_signal=self.stop_signal, grace_s=5)
             self.process = None

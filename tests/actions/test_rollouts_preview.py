@@ -195,9 +195,9 @@ def test_servers_that_the_nodes_have_no_room_for_are_told_before() -> None:
     resealed(candidate, envelope={"host": {"memory_mib_min": 400}})
     Replica.objects.update(claim={"memory_mib": 400, "devices": {}})
     plan = {"steps": [{**STAGE, "weight_pct": weight} for weight in (25, 50)], "bake": STAGE}
-    assert "r2 will have one server: should" in message(candidate, "one_server", plan)
+    assert "r2 will have one server: a server problem" in message(candidate, "one_server", plan)
     scale = ReplicaTarget.objects.create(release=stable, environment=production(), replicas=4, changed_by="test")
-    assert "r2 will have one server up to 25 %: should" in message(candidate, "one_server", plan)
+    assert "r2 will have one server up to 25 %: a server problem" in message(candidate, "one_server", plan)
     assert message(candidate, "needs_replicas", plan) == (
         "95 % needs 4 servers of r2, and the nodes have room for 2: the rollout would wait there. Free room, or add a node."
     )
@@ -271,7 +271,7 @@ def test_people_that_are_needed_and_a_policy_that_changed() -> None:
     manager = make_actor(Role.RELEASE_MANAGER)
     assert codes(candidate, {"approvals": {"bake": 1}})["approval_needed"] == "note"
     said = message(candidate, "approval_needed", {"approvals": {"start": 1, "bake": 1}})
-    assert said == f"It takes approvals, 1 for start and 1 for bake; those who may: {manager.name}."
+    assert said == f"It takes approvals, 1 for start and 1 for bake; approvers: {manager.name}."
     assert codes(candidate, {"approvals": {"start": 1}}, actor=manager)["approval_needed"] == "warning"  # not oneself
     put(started(candidate=candidate), "rolled_back")
     assert "policy_changed" not in codes(candidate)

@@ -193,7 +193,7 @@ def test_the_preview_says_that_a_rollout_wakes_it(night: Night) -> None:
         return str(next(one["message"] for one in found if one["code"] == "no_capacity_for_rollback"))
 
     assert told().startswith("r1, the rollback target, sleeps in production and is woken first: the rollout sends no")
-    assert told().endswith(f"answers, in about {UNKNOWN_WAKE_S} s where a node has room.")
+    assert told().endswith(f"answers, in about {UNKNOWN_WAKE_S} s if a node has room.")
     night.asked()
     night.later()
     assert told().startswith("r1, the rollback target, is being woken in production: the rollout sends no traffic")

@@ -191,9 +191,9 @@ def test_what_a_rollout_cannot_get_past_is_told_with_what_to_do(client: APIClien
     assert view["blocked"] == {
         "at_stage": "start",
         "code": "nobody_may_approve",
-        "message": "Start needs 1 more approval, and nobody may give one.",
-        "next_step": "Give somebody in team search the role release_manager who neither made the release nor asked for this "
-        "rollout, or end it.",
+        "message": "Start needs 1 more approval, and no person may approve.",
+        "next_step": "Give the role release_manager in team search to a person who neither made the release nor requested "
+        "this rollout, or end it.",
     }
     manager = make_user(team="search", role=Role.RELEASE_MANAGER)
     assert client.get(view["links"]["self"]).data["blocked"] is None

@@ -142,7 +142,11 @@ def test_a_damaged_environment_of_one_kind_takes_no_other_kind_away(
     assert str(other) in launcher.missing()
 
     manifest = made.doubling(blobs)
-    for server, says in (("llamacpp", launcher.missing()), ("another", "no server kind another")):
+    for server, says in (
+        ("llamacpp", launcher.missing()),
+        ("another", "no server kind another"),
+        ("vllm", "Its owner runs it"),
+    ):
         manifest["runtime"]["server"] = server
         error = refusal(launcher, manifest)
         assert error.reason == "runtime_mismatch" and says in error.message

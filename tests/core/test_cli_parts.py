@@ -196,7 +196,7 @@ def test_a_diff_names_files_by_digest_and_fields_by_path() -> None:
         f"+ provenance notes  {'x' * 117}…",
     ]
     many = diff.lines(told(changes=changes[3:4] * 50, changes_left_off=2))
-    assert len(many) == 41 and many[-1] == "… and 12 changes more; --json tells them."
+    assert len(many) == 41 and many[-1] == "… and 12 more changes; --json lists them."
 
 
 def test_a_diff_tells_tensors_tokens_gates_and_the_warning() -> None:

@@ -140,6 +140,14 @@ def test_proof_is_waited_for_where_there_is_data_or_must_be(must_have_data: bool
     assert done.action is (Action.HOLD if waits else Action.ADVANCE)
 
 
+@pytest.mark.parametrize(("stable", "candidate", "waits"), [(0, 0, False), (40, 0, True), (0, 5, True)])
+def test_proof_of_streams_is_waited_for_if_somebody_asks_for_streams(stable: int, candidate: int, waits: bool) -> None:
+    guards = (replace(POLICY.guards[0], indicator="first_token", threshold_us=500_000), POLICY.guards[1])
+    unproven = replace(judged(0, candidate=candidate, log_e_fine=0.0), stable=stable, guard=guards[0])
+    done = decide(snapshot(policy=replace(POLICY, guards=guards), judged=(unproven, judged(1))))
+    assert done.action is (Action.HOLD if waits else Action.ADVANCE)
+
+
 @pytest.mark.parametrize(("to_go", "words"), [(1, "about 1 more sample."), (2, "about 2 more samples.")])
 def test_one_sample_is_said_in_the_singular(to_go: int, words: str) -> None:
     assert words in decide(snapshot(judged=(judged(0, log_e_fine=0.0, to_go=to_go), judged(1)))).reason

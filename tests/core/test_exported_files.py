@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,20 +29,22 @@ TAKEN: dict[str, bytes] = {
     "spiece.model": PIECES, "sentencepiece.bpe.model": PIECES, "tokenizer.model": PIECES, "source.spm": PIECES,
     "bpe.codes": TEXT, "qwen.tiktoken": b"IQ== 0\n", "chat_template.jinja": TEXT, "labels.txt": TEXT, "labels.csv": b"0,cat\n",
     "id2label.tsv": b"0\tcat\n", "README.md": TEXT, "LICENSE": TEXT, "NOTICE": TEXT, "requirements.txt": TEXT, "hparams.yaml": TEXT,
-    "pyproject.toml": TEXT,
+    "pyproject.toml": TEXT, "variables/variables.index": b"\x00\x00\x04", "variables/variables.data-00000-of-00001": bytes(8),
+    "tf_serving_warmup_requests": bytes(8),
 }  # fmt: skip
 #: File → its kind of waiver.
 WAIVED = {
     "model.pt": "code", "model.py": "code", "pytorch_model.bin": "pickle", "model.pkl": "pickle", "pipeline.joblib": "pickle",
-    "last.ckpt": "pickle", "openvino_model.bin": "pickle",
+    "last.ckpt": "pickle", "openvino_model.bin": "pickle", "saved_model.pb": "code", "model.mar": "code",
+    "model.keras": "code", "model.pt2": "code",
 }  # fmt: skip
 #: File → a word of its fix.
 REFUSED = {
-    "tf_model.h5": "Convert", "model.keras": "Convert", "flax_model.msgpack": "Convert", "rust_model.ot": "Convert",
-    "weights.npz": "Convert", "saved_model.pb": "tf2onnx", "model.tflite": "tf2onnx", "variables.index": "tf2onnx",
+    "tf_model.h5": "Convert", "flax_model.msgpack": "Convert", "rust_model.ot": "Convert",
+    "weights.npz": "Convert", "model.tflite": "tf2onnx",
     "model.mlmodel": "push the ONNX graph", "inference.pdmodel": "paddle2onnx", "model.ort": "Push the .onnx file",
-    "model.engine": "artifact/model.plan", "model.trt": "artifact/model.plan", "model.pt2": "artifact/model.pt",
-    "model.mar": "Unpack", "model.tar.gz": "Unpack", "libops.so": "runtime image", "train.ipynb": "runtime image",
+    "model.engine": "artifact/model.plan", "model.trt": "artifact/model.plan",
+    "model.tar.gz": "Unpack", "libops.so": "runtime image", "train.ipynb": "runtime image",
     "curve.png": "Leave it out", "model.weights": "Leave it out, or give it the ending",
 }  # fmt: skip
 
@@ -66,6 +69,18 @@ def test_it_is_taken_under_a_waiver(name: str) -> None:
 def test_it_is_refused_with_what_to_do(name: str) -> None:
     (problem,) = format_problems(f"artifact/{name}")
     assert REFUSED[name] in problem.fix and name in problem.message
+
+
+@pytest.mark.parametrize("name", ["model.mar", "model.keras", "model.pt2"])
+def test_an_archive_shows_what_its_pickles_import(name: str) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", "{}")
+        archive.writestr("data.pkl", b"\x80\x04cos\nsystem\n(S'true'\ntR.")
+    found = inspect(f"artifact/{name}", packed, len(packed.getvalue()))
+    assert found.problems == () and found.facts == {"members": 2, "imports": ["os.system"]}
+    (problem,) = inspect(f"artifact/{name}", io.BytesIO(b"no archive"), 10).problems
+    assert "cannot be a zip archive" in problem.message
 
 
 def test_a_pickle_hides_under_no_name_of_data() -> None:

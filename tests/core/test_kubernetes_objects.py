@@ -197,6 +197,24 @@ def test_values_are_valid_label_values(version: str) -> None:
     assert values and all(re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", value) for value in values)
 
 
+@pytest.mark.parametrize(
+    ("stated", "product", "fits"),
+    [
+        ({"sku_allow": ["NVIDIA H100 80GB HBM3"]}, "NVIDIA-H100-80GB-HBM3", True),
+        ({"sku_allow": ["NVIDIA-L4"]}, "NVIDIA-L4-SHARED", True),
+        ({"sku_deny": ["Tesla T4"]}, "Tesla-T4-SHARED", False),
+        ({"sku_deny": ["Tesla T4"]}, "NVIDIA-L4", True),
+    ],
+)
+def test_products_are_compared_as_labels_have_them(stated: dict[str, Any], product: str, fits: bool) -> None:
+    assert admits(pod(manifest(accelerator={"vendor": "nvidia", **stated})), node("8.9", product=product)) is fits
+
+
+def test_a_release_that_wants_no_device_gets_none() -> None:
+    found = pod(manifest(accelerator={"vendor": "nvidia", "count": 0}))
+    assert found["containers"][0]["resources"] == {} and "tolerations" not in found
+
+
 def test_any_of_some_capabilities() -> None:
     found = pod(manifest(accelerator={"vendor": "nvidia", "compute_capability": {"any_of": ["8.0", "9.0"]}}))
     assert [admits(found, node(one)) for one in ("8.0", "8.9", "9.0")] == [True, False, True]
@@ -221,6 +239,7 @@ def test_slices(mig: dict[str, Any], resource: str) -> None:
     [
         (manifest(image="local/triton-onnx@sha256:" + "4" * 64), "nodes of this installation build"),
         (manifest(server="llamacpp"), "on Triton alone"),
+        (manifest(accelerator={"vendor": "nvidia", "sku_deny": ["T4"]}), "is no product"),
         (manifest(backend="sluicegate-onnx", path="tokenizer/tokenizer.json"), "own runner"),
         (
             manifest(accelerator={"vendor": "nvidia", "mig": {"mode": "mixed", "profiles": ["1g.10gb", "2g.20gb"]}}),

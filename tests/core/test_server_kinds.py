@@ -59,6 +59,15 @@ def test_a_text_release_needs_an_interface_and_nothing_else() -> None:
     assert spoken(spoken_by(manifest)) == (LLAMACPP, CHAT) and spoken_by(manifest) in SPOKEN
 
 
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "nim"])
+def test_a_release_for_a_server_that_its_owner_runs_states_no_options(kind: str) -> None:
+    spec, problems = read({"interface": "chat"}, server=kind, backend=kind)
+    assert spec is not None and problems == [] and spec.serving["options"] == {} and not KINDS[kind].runnable
+    assert spoken_by({"runtime": spec.runtime, "serving": spec.serving}) == f"{kind}/chat"
+    _, problems = read({"interface": "chat", "options": {"n_ctx": 256}}, server=kind, backend=kind)
+    assert [field for field, _ in problems] == ["serving.options.n_ctx"]
+
+
 @pytest.mark.parametrize(
     ("serving", "runtime", "problem"),
     [

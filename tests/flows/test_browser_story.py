@@ -254,7 +254,7 @@ def any_stands_open(session: psycopg.Connection[Any]) -> bool:
 
 def read_the_comparison(page: Page) -> None:
     page.locator(".crumbs").get_by_role("link", name="r2", exact=True).click()
-    page.get_by_role("link", name="What it changes against another release").click()
+    page.get_by_role("link", name="Compare with another release").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("What r2 changes against r1")
     main = page.locator("main")
     expect(main.get_by_role("table").filter(has_text="load: ")).to_be_visible()

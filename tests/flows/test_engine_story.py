@@ -171,7 +171,7 @@ def test_with_shadowing_it_is_compared_before_any_user_is_served() -> None:
     route = story.route()
     assert (route.candidate_id, route.candidate_bp, route.mirror_bp) == (story.candidate.pk, 0, 1000)
     story.turn()
-    assert story.rollout.state == "shadowing" and "nobody compares answers" in story.rollout.reason
+    assert story.rollout.state == "shadowing" and "answers are not compared" in story.rollout.reason
 
 
 def test_no_counters_means_hold_never_advance() -> None:

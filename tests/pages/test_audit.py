@@ -137,11 +137,11 @@ def test_a_row_opens_facts_number_and_hash_and_tells_a_change(admin: User, relea
     event = say("rollout.paused", "rollout", 3, reason=HOSTILE, deep={"list": [1]})
     address = reverse("audit_event", args=[event.seq])
     page = signed_in(admin).get(address).content.decode()
-    assert event.hash in page and event.prev_hash in page and "it has the hash of what it says" in page
+    assert event.hash in page and event.prev_hash in page and "the content matches its hash" in page
     assert "&quot;list&quot;" in page and "<script>alert" not in page
     _edit(event.seq)
     page = signed_in(admin).get(address).content.decode()
-    assert "what it says has another hash" in page
+    assert "the content does not match its hash" in page
     assert signed_in(admin).get(reverse("audit_event", args=[2**62])).status_code == 404
 
 
@@ -181,8 +181,11 @@ def test_the_whole_is_checked_by_a_worker_and_the_page_goes_on_from_there(
     assert (event.verb, event.actor) == ("log.checked", "root")
     assert event.facts == {"events": count, "head_seq": count, "head": noted.hash, "breaks": []}
     page = squeezed(client.get(reverse("audit_verify")).content.decode())
-    assert f"1 event, {count + 1} to {count + 1}" in page and f"It goes on from event {count} with the hash" in page
-    assert f"Events 1 to {count}, to where the log was written to end," in page and f"{count}:{noted.hash}" in page
+    assert (
+        f"1 event, {count + 1} to {count + 1}" in page
+        and f"This check continues from event {count} with the hash" in page
+    )
+    assert f"Events 1 to {count}, the recorded end of the log," in page and f"{count}:{noted.hash}" in page
 
 
 def test_what_was_checked_and_then_rewritten_is_found_by_what_was_noted(

@@ -102,7 +102,7 @@ def test_what_a_reviewer_needs_stands_first_and_in_order(member: Client) -> None
 def test_code_is_a_diff_with_words_marked_and_hidden_characters_boxed(member: Client) -> None:
     shown = page(member)
     assert '<td data-sign="−"> return x + 1</td>' in shown
-    assert "U+202E" in shown and "\u202e" not in shown and "holds what a reader does not see" in shown
+    assert "U+202E" in shown and "\u202e" not in shown and "contains hidden characters" in shown
     assert "Members were sorted and put on lines" in shown
     only = page(member, "?against=r1&file=artifact/model.py")
     assert "artifact/config.json</code> changed" not in only and "All files" in only

@@ -173,7 +173,7 @@ def test_one_is_retired_after_the_question_what_would_go_and_brought_back(root: 
     assert Environment.objects.get().retired_at is None
     root.post(PAGE + "production/remove/", {**form, "confirmed": "yes"})
     link = f'href="{PAGE}production/"'
-    assert link not in (html := root.get(PAGE).content.decode()) and "Show also what is retired (1)" in html
+    assert link not in (html := root.get(PAGE).content.decode()) and "Show retired environments (1)" in html
     assert link in root.get(PAGE, {"retired": "yes"}).content.decode()
     html = ann.get(PAGE + "production/").content.decode()
     assert "Retired by root" in html and "&lt;b&gt;moved" in html and "/audit/?environment=production" in html

@@ -159,12 +159,12 @@ def test_of_a_server_that_somebody_else_runs_nothing_is_said_to_be_known(admin: 
     Node.objects.update(facts={"static": told, "containment": {"tier": "unknown"}})
     Server.objects.filter(pk=server.pk).update(pid=0, digest="")
     page = page_of(admin)
-    assert "somebody else's, at 10.20.0.7:8000:8001: releases are loaded into it" in page.replace("&#x27;", "'")
+    assert "external, at 10.20.0.7:8000:8001: Sluicegate loads releases into it" in page.replace("&#x27;", "'")
     assert "Somebody else runs its server: what that serves cannot be proven from here." in page
     assert "not compared yet" not in page and "as sealed" not in page and "attested</span>" not in page
     Node.objects.update(facts={"static": {**told, "loads": "nothing"}})
     page = page_of(admin)
-    assert "it serves what its owner gave it, and nothing proves that this is the release" in page
+    assert "its owner chooses the model, and Sluicegate cannot prove that this is the release" in page
     assert "It takes nothing." not in page
     Node.objects.update(facts={"static": told, "missing": f"It takes nothing. {HOSTILE}"})
     page = page_of(admin)

@@ -64,7 +64,7 @@ def test_a_server_of_a_signed_release_is_attested_until_its_files_change(release
     found = told(release)
     assert found["attested"] == "wrong" and "no longer those" in found["attested_why"]
     page = squeezed(signed_in(make_user(is_admin=True)).get(reverse("fleet")).content.decode())
-    assert "not what was signed" in page
+    assert "does not match the signature" in page
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_it_shows_what_was_held_what_is_declared_and_how_it_grew(member: Client,
 
 def test_the_plot_has_the_line_that_was_fitted_and_none_where_there_is_no_growth() -> None:
     found = memory_plot(evidence(10486.0))
-    assert found is not None and [one.label for one in found.key] == ["all memory", "what it allocated", "its growth"]
+    assert found is not None and [one.label for one in found.key] == ["all memory", "allocated", "its growth"]
     few = evidence(0.0, memory_mib=None) | {"growth": None}
     plain = memory_plot(few)
     assert plain is not None and len(plain.key) == 2
@@ -59,9 +59,9 @@ def test_the_plot_has_the_line_that_was_fitted_and_none_where_there_is_no_growth
 @pytest.mark.parametrize(
     ("end", "says"),
     [
-        ({"exit_code": -9, "signal": "SIGKILL"}, "What is known of the server, which SIGKILL ended"),
+        ({"exit_code": -9, "signal": "SIGKILL"}, "Last output of the server, which SIGKILL ended"),
         ({"exit_code": 3, "signal": None}, "which ended with status 3"),
-        ({"exit_code": None, "signal": None}, "What is known of the server</summary>"),
+        ({"exit_code": None, "signal": None}, "Last output of the server</summary>"),
     ],
 )
 def test_the_last_words_of_a_server_are_shown_escaped(

@@ -45,7 +45,7 @@ def page(client: Client, environment: Environment) -> str:
 def test_the_form_registers_a_gateway_and_shows_what_its_envoy_is_started_with(
     root: Client, production: Environment
 ) -> None:
-    assert "Register one below" in page(root, production)
+    assert "Register a gateway below" in page(root, production)
     answer = root.post(reverse("gateway_register", args=["production"]), GIVEN | {"relay": "unix:/run/relay.sock"})
     said = answer.content.decode()
     assert answer.status_code == 200 and "eu-2 is registered" in said and "/run/relay.sock" in said

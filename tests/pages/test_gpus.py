@@ -107,5 +107,5 @@ def test_the_page_of_a_gate_run_has_every_check_with_its_answer(member: Client, 
     found: dict[str, Any] = judged("throttled").evidence
     judge(running, "gpu", found, "undecided")
     page = shown(member, "gate_run", running)
-    assert "does not count" in page and "slowed down for 0.9 s" in page and "in 4 readings" in page
+    assert "does not count" in page and "slowed down for 0.9 s" in page and "readings: 4" in page
     assert "not judged yet" not in page, "a check of a GPU has an answer, and no verdict"

@@ -86,7 +86,7 @@ def test_an_alias_is_set_moved_and_cleared_from_the_page(member: User) -> None:
         ({"name": "champion", "version": "1", "release": "r99", "reason": "typed"}, 404, "has no release r99"),
         ({"name": "latest", "version": "0", "release": "r2"}, 422, "reserved"),
         ({"name": "x" * 10_000, "version": "0", "release": "r2"}, 422, "no name of an alias"),
-        ({"name": "champion", "release": "r2"}, 422, "which version"),
+        ({"name": "champion", "release": "r2"}, 422, "no version"),
         ({"name": "a\x00b", "version": "0", "release": "r\x001"}, 404, "has no release"),
     ],
 )

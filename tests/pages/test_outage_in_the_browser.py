@@ -131,7 +131,7 @@ def test_figures_are_fetched_without_an_event(page_of: Callable[..., Page]) -> N
     with reporting():
         page = page_of(make_user(team="search", role=Role.RELEASE_MANAGER))
         page.goto(reverse("overview"))
-        expect(page.locator("main")).to_contain_text("not counted")
+        expect(page.locator("main")).to_contain_text("No traffic yet")
         failing(release)
         row = page.locator("td[data-label=Requests]")
         expect(row).to_contain_text("100 % failed")

@@ -223,7 +223,7 @@ def test_the_last_hour_of_each_place_is_drawn() -> None:
 
 def test_an_hour_that_nobody_counted_is_said_to_be_unknown() -> None:
     serves(make_release(make_model("sentiment", team=make_team("search"))))
-    assert "not counted" in page_of(manager())
+    assert "No traffic yet" in page_of(manager())
 
 
 def test_a_change_of_weight_does_not_restart_how_long_stable_serves() -> None:
@@ -298,7 +298,7 @@ def test_a_model_behind_gateways_that_nobody_reads_is_not_healthy(
     assert "unknown since" in page and "/s now" not in page and "no requests" not in page
     assert '<span class="badge bad"' in page
     if address == "overview":
-        assert f"Production: {title}" in page and "nobody knows whether users of 1 model are served" in page
+        assert f"Production: {title}" in page and "it is unknown whether users of 1 model are served" in page
 
 
 @pytest.mark.parametrize("requests", [0, 60])

@@ -70,7 +70,7 @@ def test_how_nodes_shut_code_in_is_told_and_beside_the_waiver_too(member: User) 
     make_node("weak", facts={"containment": {"tier": "not contained", "allows_uncontained_code": True}})
     make_node("old")
     fleet = squeezed(signed_in(member).get(reverse("fleet")).content.decode())
-    assert "<dt>Shuts code in</dt><dd>not contained:" in fleet and "<dd>unknown:" in fleet
+    assert "<dt>Sandbox</dt><dd>not contained:" in fleet and "<dd>unknown:" in fleet
     page = signed_in(make_user("mara", team="search", role=Role.RELEASE_MANAGER)).get(
         reverse("release", args=["sentiment", release.number])
     )

@@ -164,7 +164,7 @@ class TestTokens:
         answer = post(client, "token_rotate", "ana", token.pk, overlap_h="168", confirmed=True)
         [new] = re.findall(r">(sg_[^<]+)<", answer.content.decode())
         assert {actions.living_token(one).pk for one in (clear, new)} == {token.pk}
-        assert "the secret of before is good until" in text_of(client.get(reverse("account")))
+        assert "previous secret valid until" in text_of(client.get(reverse("account")))
         post(client, "token_revoke", "ana", token.pk)
         assert Token.objects.get().revoked_at is not None
 
@@ -216,7 +216,7 @@ class TestSessions:
         for client in (there, here):
             client.post(reverse("sign_in"), {"username": "ana", "password": GOOD})
         page = text_of(here.get(reverse("account")))
-        assert "Firefox on Linux" in page and page.count("(this one)") == 1
+        assert "Firefox on Linux" in page and page.count("(this session)") == 1
         row = UserSession.objects.get(browser="Firefox on Linux")
         post(here, "session_end", "ana", row.pk)
         assert there.get(reverse("overview")).status_code == 302 and here.get(reverse("overview")).status_code == 200

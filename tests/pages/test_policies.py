@@ -239,6 +239,6 @@ def test_few_questions_however_long_the_history_is(page: str) -> None:
 def test_what_the_gates_demand_is_told_before_anything_is_run(client: Client, model: ServedModel) -> None:
     client.force_login(make_user(team="search", role=Role.VIEWER))
     page = unescape(client.get(reverse("model_policies", args=["ranker"])).content.decode())
-    assert "What the gates demand" in page and "within 50 ms; needs" in " ".join(page.split())
+    assert "Gate requirements" in page and "within 50 ms; needs" in " ".join(page.split())
     ServedModel.objects.filter(pk=model.pk).update(gate_policy={"load": {"slo": 1}})
-    assert "What the gates demand" not in client.get(reverse("model_policies", args=["ranker"])).content.decode()
+    assert "Gate requirements" not in client.get(reverse("model_policies", args=["ranker"])).content.decode()

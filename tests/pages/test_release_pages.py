@@ -90,11 +90,11 @@ def test_files_are_filtered(member: Client, release: Release) -> None:
 
 def test_code_is_said_first_with_what_to_read_and_who_may_allow_it(member: Client, release: Release) -> None:
     page = shown(member, "release")
-    assert page.index("This release brings its own code") < page.index("What it is") and "(code)" in shown(
+    assert page.index("This release brings its own code") < page.index("Contents") and "(code)" in shown(
         member, "release_files"
     )
     its_page = reverse("release_file", args=["sentiment", 1, "artifact/model.py"])
-    assert f'<a href="{its_page}"><code>artifact/model.py</code></a>' in page and "holds what a reader does not" in page
+    assert f'<a href="{its_page}"><code>artifact/model.py</code></a>' in page and "contains hidden characters" in page
     assert "No server loads it and no gate runs" in page and "a waiver for code" in page
     assert "Run the gates" not in page and "Roll it out…" not in page and "no release manager has waived it" in page
     assert "Record the waiver" not in page and f'href="{reverse("approvals")}"' in page
@@ -175,7 +175,7 @@ def test_while_gates_run_nothing_of_the_tab_is_of_before(member: Client, release
     GateRun.objects.filter(pk=run.pk).update(state="running", verdict="")
     page = shown(member, "release_gates")
     element = page[page.index('id="release-gates"') :]
-    assert f"gate-run:{run.pk}" in element and "Run only what expired" not in page
+    assert f"gate-run:{run.pk}" in element and "Re-run expired gates" not in page
     GateResult.objects.update(verdict="passed", reason="It passed.")
     GateRun.objects.filter(pk=run.pk).update(state="finished", verdict="passed")
     fragment = squeezed(member.get(reverse("release_gates_live", args=["sentiment", 1])).content.decode())
@@ -201,11 +201,11 @@ def test_what_expired_is_listed_with_a_button_that_runs_only_that(member: Client
     offers = {"image": runtime["image"], "server": "triton", "backends": [runtime["backend"]], "versions": {}}
     node = make_node(facts=TOLD, runtimes=[offers])
     report = proven_on(node, release, "contract", "load")
-    assert "Run only what expired" not in shown(member, "release_gates")
+    assert "Re-run expired gates" not in shown(member, "release_gates")
     node.facts = {**TOLD, "cpu_model": "Xeon"}
     node.save()
     page = shown(member, "release_gates")
-    assert "CPU of load: measured on EPYC, and node local has Xeon" in page and "Run only what expired" in page
+    assert "CPU of load: measured on EPYC, and node local has Xeon" in page and "Re-run expired gates" in page
     member.post(reverse("release_gates", args=["sentiment", 1]), {"only_expired": "1"})
     taken = GateResult.objects.get(reused_from=report)
     assert taken.gate == "contract"

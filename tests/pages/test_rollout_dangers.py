@@ -150,7 +150,7 @@ def superseded() -> Rollout:
 def test_a_rollout_whose_gates_ran_again_says_that_it_cannot_go_on() -> None:
     rollout, client = superseded(), manager()
     blocked = view_of(rollout)["blocked"]
-    assert blocked["code"] == "report_superseded" and "nothing more of it can be approved" in blocked["message"]
+    assert blocked["code"] == "report_superseded" and "no further stage can be approved" in blocked["message"]
     page = page_of(client, rollout)
     assert "It cannot go on." in page and blocked["next_step"] in page
     assert (

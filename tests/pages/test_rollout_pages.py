@@ -127,7 +127,7 @@ def test_a_preview_shows_stages_and_warnings_and_creates_nothing(candidate: Rele
         policy_digest="sha256:0", state="shifting",
     )  # fmt: skip
     page = client.post(url("release_preview", candidate), form).content.decode()
-    assert "It would be refused." in page and "rollout_active" in page
+    assert "This rollout can't start." in page and "rollout_active" in page
 
 
 def test_a_start_under_a_policy_of_its_own_leads_to_the_rollout(candidate: Release) -> None:

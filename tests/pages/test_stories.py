@@ -74,7 +74,7 @@ def test_a_token_made_on_the_page_lets_the_command_line_in(page_of: Pages, web: 
     rollout, _ = with_stable()
     page = page_of(make_user("ann", team="search"))
     page.goto(reverse("account"))
-    page.get_by_label("Name: where it is used").fill("laptop")
+    page.get_by_label("Name (where you use it)").fill("laptop")
     page.get_by_role("button", name=re.compile("token", re.IGNORECASE)).last.click()
     body = page.locator("main")
     if page.locator("main").get_by_text(re.compile("sg_[A-Za-z0-9_-]{20,}")).count() == 0:

@@ -129,7 +129,7 @@ def test_the_log_shows_every_attempt_and_sends_again(receiver: Receiver, row: We
     assert Delivery.objects.get().state == DeliveryState.DELIVERED
     assert "No delivery is gave_up" in said(client.get(reverse("webhook", args=[row.pk]), {"state": "gave_up"}))
     since = reverse("webhook_replay", args=[row.pk])
-    assert "Sent again: 1." in said(client.post(since, {"hours": "24"}, follow=True))
+    assert "Redelivered: 1," in said(client.post(since, {"hours": "24"}, follow=True))
     assert "Choose how far back" in said(client.post(since, {"hours": "²"}, follow=True))
 
 
@@ -155,7 +155,7 @@ def test_it_is_changed_and_deleted(row: Webhook, member: User) -> None:
     assert (row.verbs, row.title, row.version, row.is_active) == (["rollout.stuck"], "pager", 2, True)
     stale = said(client.post(url, form | {"title": "other"}, follow=True))
     assert "is at version 2, not 1" in stale and 'value="other"' in stale
-    assert "reload the page" in said(client.post(url, {"title": "x"}, follow=True))
+    assert "Reload the page" in said(client.post(url, {"title": "x"}, follow=True))
     assert "never connects to" in said(
         client.post(url, {"version": 2, "target": "http://169.254.169.254/"}, follow=True)
     )
@@ -233,7 +233,7 @@ def test_a_service_s_secret_is_never_shown_and_the_page_shows_what_is_sent(
         "pagerduty": "&quot;event_action&quot;: &quot;trigger&quot;",
     }
     assert sign[form] in page and "https://sluicegate.example.com/rollouts/17/" in page
-    assert "New secret" not in page and "Notifications have no links" not in page
+    assert "New secret" not in page and "Notifications contain no links" not in page
 
 
 def test_an_empty_field_leaves_the_secret_as_it_is(receiver: Receiver, member: User) -> None:

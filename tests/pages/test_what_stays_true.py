@@ -104,7 +104,7 @@ def test_a_preview_says_over_how_long_its_rate_was_counted_and_takes_another() -
     client = manager()
     page = shown(client, *place, environment="production", policy="demo")
     assert re.search(r"Reckoned with 0\.2 requests/s \(gateways, an average over about [^)]+\)", page), page
-    assert '<label for="rate">Requests/s, if other than counted</label>' in page
+    assert '<label for="rate">Expected requests/s, if not as measured</label>' in page
     page = shown(client, *place, environment="production", policy="demo", rate="8")
     assert "Reckoned with 8 requests/s (as typed)" in page and "an average over" not in page
 

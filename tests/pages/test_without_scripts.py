@@ -46,7 +46,7 @@ def test_a_rollout_is_read_paused_resumed_and_rolled_back(plain: Pages, web: Web
     page = plain(manager())
     page.goto(reverse("rollout", args=[rollout.pk]))
     main = page.locator("main")
-    for heading in ("Guards", "What it is bound to"):
+    for heading in ("Guards", "Pinned versions"):
         expect(page.get_by_role("heading", name=heading)).to_be_visible()
     expect(page.locator("main svg[role=img]").first).to_be_visible()
     expect(page.get_by_role("button", name="Show local times")).to_be_hidden()

@@ -183,6 +183,9 @@ FAILED, SHED, ANSWERED, NOTHING = (1, 1, 0), (0, 0, 1), (1, 0, 0), (0, 0, 0)
         (Play([chat(""), error(429), DONE]), SHED),
         (Play([chat(), b'event: error\ndata: {"message": "no"}\n\n', DONE]), FAILED),
         (Play([b'error: {"code":503,"message":"no"}\n\n']), SHED),
+        (Play([event({"id": "c-1", "error": {"code": 500}}), DONE]), FAILED),
+        (Play([b'data: {"error":"","choices":[{"delta":{"content":"a"}}]}\n\n', DONE]), ANSWERED),
+        (Play([chat(), b"data: [DONE] \n\n"]), ANSWERED),
         (Play([chat(), chat("", "abort"), DONE]), FAILED),
         (Play([chat(), chat("", "error"), DONE]), FAILED),
         (Play([chat(), chat("", "length"), DONE]), ANSWERED),
@@ -225,8 +228,28 @@ def test_a_caller_that_leaves_during_a_gap_counts_by_the_gap(
     found = counted.until()
     assert (found["decided"], found["failed"]) == (0, 0)
     gap = found[LARGEST_GAP]
-    assert (gap.count, gap.left, gap.left_over(200_000), gap.left_over(1_000_000)) == (0, 1, 1, 0)
-    assert (found[FIRST_TEXT].count, found[FIRST_TEXT].left) == (0, 0)
+    assert (gap.count, gap.left, gap.over(200_000), gap.over(1_000_000)) == (1, 0, 1, 0)
+    assert (found[FIRST_TEXT].count, found[FIRST_TEXT].left) == (1, 0)
+
+
+def test_a_gap_that_is_over_counts_if_the_caller_leaves_later(
+    gateway: Rig, server: EventServer, counted: Counted
+) -> None:
+    server.plays = [Play([chat(), 0.6, chat()], "hold")]
+    ask(gateway, leave_after_s=0.75)
+    gap = counted.until()[LARGEST_GAP]
+    assert (gap.count, gap.over(500_000), gap.over(1_000_000)) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("head", [b"content-encoding: gzip\r\n", b"content-type: application/json\r\n"])
+def test_an_answer_without_events_has_no_late_first_text(
+    gateway: Rig, server: EventServer, counted: Counted, head: bytes
+) -> None:
+    whole = HEAD + head if b"gzip" in head else HEAD.replace(b"content-type: text/event-stream\r\n", head)
+    server.plays = [Play([chat()], "hold", whole)]
+    ask(gateway, leave_after_s=0.3)
+    found = counted.until()
+    assert all(found[name].count == found[name].left == 0 for name in (FIRST_TEXT, LARGEST_GAP))
 
 
 @pytest.mark.parametrize(("last", "expected"), [(DONE, ANSWERED), (error(500), FAILED)], ids=["done", "error"])

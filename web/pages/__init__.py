@@ -1,1 +1,1 @@
-"""One module per page: what it shows and the forms it takes. Forms call the same actions as the API."""
+"""One module per page: its content and its forms. Forms call the same actions as the API."""

@@ -39,7 +39,7 @@ def account(request: HttpRequest) -> HttpResponse:
 
 @login_required
 def choose(request: HttpRequest) -> HttpResponse:
-    """Which mails the person wants, and where they go."""
+    """The person's choice of mails, and their address."""
     given = request.POST
 
     def verb() -> None:

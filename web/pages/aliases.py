@@ -1,4 +1,4 @@
-"""The tab of a model's aliases: where each points, where it pointed, and the forms that move it."""
+"""The tab of a model's aliases: their targets now and before, and the forms that move them."""
 
 from __future__ import annotations
 

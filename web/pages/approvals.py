@@ -1,4 +1,4 @@
-"""The inbox: what waits for a person's yes or no, the forms that decide in place, and what the person decided before."""
+"""The inbox: approvals that wait for the person, the forms that decide in place, and the person's earlier decisions."""
 
 from __future__ import annotations
 

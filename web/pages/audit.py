@@ -37,7 +37,7 @@ def _filters(request: HttpRequest) -> list[Filter]:
     verbs = [(f"{kind}.*", f"{kind}: all") for kind in kinds] + [(verb.value, verb.value) for verb in EventVerb]
     return asked(
         request,
-        Filter("q", "Words, or what a row shows", hint="rollout 3, my-model/r4, r4, ada, a digest"),
+        Filter("q", "Words, or a value from a row", hint="rollout 3, my-model/r4, r4, ada, a digest"),
         Filter("actor", "Who"),
         Filter("verb", "What", sorted(verbs)),
         Filter("subject_type", "Subject", [(kind, kind.replace("_", " ")) for kind in SUBJECT_TYPES]),
@@ -62,7 +62,7 @@ def found_in(request: HttpRequest, given: dict[str, str]) -> tuple[Search, Found
 
 
 def given_in(request: HttpRequest) -> dict[str, str]:
-    """What the address asks for; `subject` is what `q` was called once."""
+    """The address's filters; `subject` is the former name of `q`."""
     given = {name: str(value)[:300] for name, value in request.GET.items()}
     return {**given, "q": given.get("q") or given.get("subject", "")}
 
@@ -87,14 +87,14 @@ def audit(request: HttpRequest) -> HttpResponse:
 
 @login_required
 def moved(request: HttpRequest) -> HttpResponse:
-    """Where the log was once: `?subject=` is `?q=` now."""
+    """Redirects the log's former address: `?subject=` is `?q=` now."""
     query = {("q" if name == "subject" else name): str(value) for name, value in request.GET.items()}
     return redirect(reverse("audit") + (f"?{urlencode(query)}" if query else ""), permanent=True)
 
 
 @login_required
 def event(request: HttpRequest, seq: int) -> HttpResponse:
-    """One event, whole. 404 for one that is not there, and for one that the person may not read."""
+    """An event in full. 404 if it does not exist or the person may not read it."""
     readable = visible_events(actor_of(request))
     found = readable.filter(seq=seq).first() if seq < 2**63 else None
     if found is None:
@@ -117,8 +117,8 @@ def _may_verify(request: HttpRequest) -> bool:
 
 @login_required
 def verify(request: HttpRequest) -> HttpResponse:
-    """Whether a stretch of the log is as it was written, from `?from=SEQ` on, else from where the last check of the whole ended; and
-    what that found. Only numbers and hashes are told. For administrators, as is the check over REST."""
+    """Checks a stretch of the log, from `?from=SEQ` or from the end of the last full check. Shows only numbers
+    and hashes. For administrators, as is the check over REST."""
     require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
     text, last = request.GET.get("from", ""), last_check()
     noted = (last.seq, last.hash) if last and last.is_whole else (0, GENESIS)
@@ -138,7 +138,7 @@ def check(request: HttpRequest) -> HttpResponse:
     return act(
         request,
         lambda: request_check(actor=actor_of(request)),
-        done="The whole log is being checked. What is found stands here, and in the log, once it is done.",
+        done="The whole log is being checked. This page and the log show the result when the check ends.",
         then=reverse("audit_verify"),
         page=lambda: verify(request),
     )

@@ -1,4 +1,4 @@
-"""What a search of the log finds, to be taken away: JSON lines or CSV, read and sent bit by bit."""
+"""Export of a search of the log: JSON lines or CSV, read and sent in pieces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS: Final = (
 
 @login_required
 def export(request: HttpRequest, form: str) -> StreamingHttpResponse:
-    """What the page's filters find, all of it, the newest first. Raises Invalid for a time that is none."""
+    """All results of the page's filters, newest first. Raises Invalid for a malformed time."""
     _, found = found_in(request, given_in(request))
     return download(request, (_csv_of if form == "csv" else _json_lines_of)(found), "sluicegate-events", form)
 

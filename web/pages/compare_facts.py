@@ -1,4 +1,4 @@
-"""What the page of a comparison says of two releases: the verdict in a sentence, metrics with their differences, plots."""
+"""Facts of the page that compares two releases: the verdict in a sentence, metrics with their differences, plots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MetricRow:
 
 
 def metric_rows(told: Mapping[str, Any]) -> list[MetricRow]:
-    """The metrics, those first that say something."""
+    """The metrics, informative ones first."""
     rows = [_row(one) for one in told["metrics"]]
     weight = {"worse": 0, "better": 1}
     return sorted(rows, key=lambda row: weight.get(row.says, 2))
@@ -46,7 +46,7 @@ def _delta(value: float, unit: str) -> str:
 
 
 def verdict_of(told: Mapping[str, Any], answers: Compared, rows: Sequence[MetricRow]) -> list[tuple[str, str]]:
-    """(kind, sentence) of what a reviewer needs to know first, the worst before the rest."""
+    """(kind, sentence) for a reviewer, the worst first."""
     return sorted(_findings(told, answers, rows), key=lambda one: ("bad", "waiting", "idle", "ok").index(one[0]))
 
 
@@ -92,7 +92,7 @@ def _unclear(rows: Sequence[MetricRow]) -> Iterator[tuple[str, str]]:
     yield kind, f"{len(open_rows)} {were} not judged{most.replace('%', ' %').replace('-', '−')}."
 
 
-#: What a metric with an interval in both releases says.
+#: Verdicts on a metric with an interval in both releases.
 _JUDGED = frozenset({"better", "worse", "same", "no clear difference"})
 #: A relative change from which a reviewer is asked to look, though nothing judges it.
 MUCH = 0.2
@@ -116,7 +116,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def interval_plot(told: Mapping[str, Any]) -> Plot | None:
-    """Shares with their intervals, of both releases under each other; None where no metric has one."""
+    """Shares with their intervals, of both releases under each other, or None if no metric has an interval."""
     names = told["old"]["name"], told["new"]["name"]
     rows = [
         Estimate(f"{one['metric']} {name}", one[side]["value"], one[side]["low"], one[side]["high"], look, one["says"])
@@ -127,6 +127,6 @@ def interval_plot(told: Mapping[str, Any]) -> Plot | None:
     ]
     if not rows:
         return None
-    caption = "What the gates measured of each release, with 95 % intervals."
+    caption = "Gate measurements of each release, with 95 % intervals."
     looks = {"stable": names[0], "candidate": names[1]}
     return forest("Shares with their intervals", caption, rows, zero=None, looks=looks, name="shares")

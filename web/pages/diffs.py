@@ -154,7 +154,7 @@ def _file_diff(change: FileChange) -> FileDiff:
         if change.diff.skipped_after:
             rows.append(DiffRow("gap", None, None, "", f"… {change.diff.skipped_after} equal lines"))
     hidden = [line.text for hunk in (change.diff.hunks if change.diff else ()) for line in hunk.lines]
-    return FileDiff(change, rows, "It holds what a reader does not see." if warning_of(hidden) else "")
+    return FileDiff(change, rows, "It contains hidden characters." if warning_of(hidden) else "")
 
 
 def _row(line: Line) -> DiffRow:

@@ -27,10 +27,10 @@ from web.pages.settings_frame import act_confirmed, render_settings
 
 DAYS_AHEAD = 14
 _GATEWAY_VERBS = {
-    "drain": "It says that it is not ready, so that load balancers give its users to others, and goes on answering. Without "
-    "another gateway users may reach none.",
-    "resume": "It says again that it is ready, so that load balancers give it users.",
-    "remove": "It is on no list any more, and no control plane talks to one of that name until it is registered again.",
+    "drain": "The gateway reports itself as not ready, so that load balancers send users elsewhere. It still answers. "
+    "Without another gateway users may lose service.",
+    "resume": "The gateway reports itself as ready, so that load balancers send it users.",
+    "remove": "The gateway leaves all lists. No control plane talks to a gateway of this name until you register it again.",
 }
 _FLAGS = ("needs_passed_report", "needs_approval", "allows_forced_release")
 
@@ -72,7 +72,7 @@ def environment(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _verbs(state: GatewayState) -> list[dict[str, Any]]:
-    """What may be done with the gateway now, and what each of it does."""
+    """Verbs of the gateway at present, with their effects."""
     verbs = ["resume" if state.gateway.drained_at else "drain"]
     if state.standing in (Standing.SILENT, Standing.NEVER_SEEN):
         verbs.append("remove")
@@ -178,5 +178,5 @@ def _says(row: Environment) -> list[str]:
         f"{row.title} ({row.slug}): {gateway}.",
         f"A rollout starts here {report}, and {approval}.",
         f"A caller's request {forced}.",
-        "Rollouts that are under way keep what they were started with.",
+        "Running rollouts keep their rules.",
     ]

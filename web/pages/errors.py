@@ -1,4 +1,4 @@
-"""A page for each stable code of an error, where a problem's `type` leads; and the list of all. Nobody needs to sign in for them."""
+"""A page for each stable error code, the target of a problem's `type`, and a list of all. They need no sign-in."""
 
 from __future__ import annotations
 

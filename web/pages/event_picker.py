@@ -1,4 +1,4 @@
-"""The events that a webhook may be told of, as boxes to tick: by what they are about, each in words."""
+"""The events of a webhook as boxes to tick, by subject, each in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True)
 class Choice:
-    """`pattern` is what is sent; `words` what is read."""
+    """`pattern` is the form's value; `words` its label."""
 
     pattern: str
     words: str
@@ -52,5 +52,5 @@ def groups(chosen: Collection[str]) -> list[Group]:
 
 
 def picked(given: QueryDict) -> str:
-    """What was ticked or typed, blanks between, each once."""
+    """The ticked or typed patterns, separated by blanks, without duplicates."""
     return " ".join(dict.fromkeys(" ".join(given.getlist("verbs")).split()))

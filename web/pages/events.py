@@ -26,7 +26,7 @@ PAGES = {
 
 @dataclass(frozen=True)
 class CursorPage:
-    """Some events, the newest first. `older`, `newer`: the number to go on from, None where nothing is there."""
+    """Some events, newest first. `older`, `newer`: number of the next page, or None at the end."""
 
     rows: list[Event]
     older: int | None
@@ -35,7 +35,7 @@ class CursorPage:
 
 def cursor_page(request: HttpRequest, events: QuerySet[Event]) -> CursorPage:
     """The page that `?before=SEQ` or `?after=SEQ` asks for: as fast at the log's end as at its beginning, and it moves under
-    nobody's eyes while events are written."""
+    a reader while events are written."""
     before, after = (_number(request.GET.get(name, "")) for name in ("before", "after"))
     if after is not None:
         newer = list(events.filter(seq__gt=after).order_by("seq")[: EVENTS_PER_PAGE + 1])

@@ -1,4 +1,4 @@
-"""Form posts: call an action, and show a refusal on the page with what was typed."""
+"""Form posts: call an action, and show a refusal on the page with the person's input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_REASON = "no reason was given."
 
 
 def posted(view: Callable[..., HttpResponse], page: str, *kept: str) -> Callable[..., HttpResponse]:
-    """The view for what a form sends. Whoever opens its address, as after a refusal that stayed in the address bar or after
+    """The view of a form's post. A GET of its address, as after a refusal that stayed in the address bar or after
     signing in again, comes to the form's page: that of the name `page`, with those arguments of the address that are `kept`."""
 
     @require_http_methods(["GET", "HEAD", "POST"])
@@ -39,7 +39,7 @@ def act(
     then: str | Callable[[], str],
     page: Callable[[], HttpResponse],
 ) -> HttpResponse:
-    """Runs the verb, says `done` and sends the browser to `then`, asked after the verb if it is a function; or `refused`."""
+    """Runs the verb, shows `done` and redirects to `then`, called after the verb if it is a function; or `refused`."""
     try:
         verb()
     except DomainError as error:
@@ -60,9 +60,7 @@ def version_in(request: HttpRequest) -> int:
     """The version that the page showed, from its hidden field. Raises Invalid when it is not a number."""
     raw = request.POST.get("version", "")
     if not re.fullmatch("[0-9]{1,9}", raw):
-        raise Invalid(
-            "version_missing", "The form did not say which version it was made for; reload the page and try again."
-        )
+        raise Invalid("version_missing", "The form has no version. Reload the page and try again.")
     return int(raw)
 
 
@@ -75,7 +73,7 @@ def reason_in(request: HttpRequest) -> str:
 
 
 def optional_reason_in(request: HttpRequest) -> str:
-    """The reason typed, trimmed; empty where there is none. Raises Invalid when it is too long."""
+    """The typed reason, trimmed, or an empty string. Raises Invalid if it is too long."""
     reason = request.POST.get("reason", "").strip()
     if len(reason) > LONGEST_REASON:
         raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")

@@ -83,7 +83,7 @@ def rate_plot(evidence: Evidence, others: Sequence[Evidence] = ()) -> Plot | Non
 
 
 def _declared(evidence: Evidence, field: str) -> float | None:
-    """What the envelope declares of the field that ends so, on the hardware that was measured; None if nothing."""
+    """The envelope's declaration of the field with this ending, on the measured hardware, or None."""
     rows = [
         row for row in evidence.get("envelope") or () if row["field"].endswith(field) and row["measured"] is not None
     ]
@@ -112,7 +112,7 @@ def capacity_plot(evidence: Evidence) -> Plot | None:
 
 
 def stage_plot(evidence: Evidence) -> Plot | None:
-    """Where the server's time went over every rate, and how many items shared a run; None where it did not tell."""
+    """The server's time by part over every rate, and the items per run; None if the server reports none."""
     told = sorted(
         ((one["rate_per_s"], one["stages"]) for one in evidence.get("points") or () if one.get("stages")),
         key=lambda one: one[0],
@@ -175,14 +175,14 @@ def slice_plot(evidence: Evidence, policy: Mapping[str, Any]) -> Plot | None:
 
 
 def memory_plot(evidence: Evidence) -> Plot | None:
-    """What the server held after so many requests, with what it declares and how it grew."""
+    """The server's resources after each number of requests, beside the declaration and the growth."""
     points = evidence.get("points") or ()
     if not points:
         return None
     growth, declared = evidence.get("growth"), _declared(evidence, "host.memory_mib_min")
     series = [
         Series("all memory", [(x, _mib(whole)) for x, whole, _ in points], "stable"),
-        Series("what it allocated", [(x, _mib(own)) for x, _, own in points], "candidate"),
+        Series("allocated", [(x, _mib(own)) for x, _, own in points], "candidate"),
     ]
     if growth:
         series.append(Series("its growth", [(x, _mib(y)) for x, y in growth["line"]], "worse"))

@@ -66,7 +66,7 @@ def _evidence_facts(found: GateRun) -> dict[str, Any]:
 
 
 def shortened(evidence: Any) -> Any:
-    """The evidence with its long lists cut, and said so: a golden set has an answer for each of its items."""
+    """The evidence with its long lists cut and marked: a golden set has an answer for each of its items."""
     if isinstance(evidence, dict):
         return {name: shortened(value) for name, value in evidence.items()}
     if isinstance(evidence, list) and len(evidence) > LONGEST_LIST:
@@ -95,7 +95,7 @@ def gate_run_live(request: HttpRequest, pk: int) -> HttpResponse:
 
 @live
 def evidence_live(request: HttpRequest, pk: int) -> HttpResponse:
-    """The evidence, once there is more of it than the page has: `?judged=` says how many gates it shows."""
+    """The evidence, once it has more gates than the page: `?judged=` is the number on the page."""
     found = visible_gate_run(actor_of(request), pk)
     judged = len(_judged(found))
     if found.state in UNFINISHED and request.GET.get("judged", "") == str(judged):

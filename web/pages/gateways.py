@@ -22,8 +22,8 @@ from web.pages.forms import act, optional_reason_in, refused, version_in
 from web.pages.settings_frame import render_settings
 
 _DONE: Final = {
-    "drain": "{} says that it is not ready, and goes on answering.",
-    "resume": "{} says that it is ready.",
+    "drain": "{} reports itself as not ready, and still answers.",
+    "resume": "{} reports itself as ready.",
     "remove": "{} is on no list any more.",
 }
 #: Of the form that registers one: what its Envoy's configuration needs beside its name. All may be left out.
@@ -61,7 +61,7 @@ def _setup(given: dict[str, str]) -> GatewaySetup:
 
 @login_required
 def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
-    """Drains, resumes or removes what the page showed."""
+    """Drains, resumes or removes the gateway of the page."""
     found = get_gateway(name)
     slug = found.environment.slug
 
@@ -69,7 +69,7 @@ def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
         said: Any = {"actor": actor_of(request), "gateway": found, "reason": optional_reason_in(request)}
         said["expected_version"] = version_in(request)
         if verb == "drain":
-            drain_gateway(is_confirmed=True, **said)  # the dialog said what it does
+            drain_gateway(is_confirmed=True, **said)  # the dialog showed the effect
         elif verb == "resume":
             resume_gateway(**said)
         elif verb == "remove":

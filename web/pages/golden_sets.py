@@ -1,4 +1,4 @@
-"""The tab of a model's golden sets, and the page that takes a new one: looked at first, then added and put into the policy."""
+"""The tab of a model's golden sets, and the page that takes a new set: preview first, then add and use it in the policy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def new(request: HttpRequest, slug: str) -> HttpResponse:
 
 @login_required
 def add(request: HttpRequest, slug: str) -> HttpResponse:
-    """The form with what the file holds, or every mistake of it by line; or the set is added, and used if that was asked for."""
+    """The form with a preview of the file, or its mistakes by line; or the set is added, and used if the form wants that."""
     served = readable_model(request, slug)
     try:
         data = _sent(request)
@@ -69,7 +69,7 @@ def use(request: HttpRequest, slug: str) -> HttpResponse:
     def verb() -> None:
         digest = request.POST.get("digest", "")
         if not golden_sets_of(served).filter(digest=digest[:100].replace("\0", "")).exists():
-            raise NotFound("no_such_golden_set", f"{slug} has no such golden set. Choose one of the list.")
+            raise NotFound("no_such_golden_set", f"{slug} has no such golden set. Choose a set from the list.")
         _put_into_policy(request, served, digest, version_in(request))
 
     done = "The golden gate asks this set from the next gate run on."
@@ -78,7 +78,7 @@ def use(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _put_into_policy(request: HttpRequest, served: ServedModel, digest: str, version: int) -> None:
-    """With the usual comparison of a set of this kind, where the policy names one for another."""
+    """With the usual comparison for this kind of set, if the policy names one for another set."""
     policy: dict[str, Any] = dict(served.gate_policy)
     kind = kind_of_lines(golden_lines(served, digest))
     for gate in REPLAYING:
@@ -90,7 +90,7 @@ def _put_into_policy(request: HttpRequest, served: ServedModel, digest: str, ver
 
 
 def _sent(request: HttpRequest) -> bytes:
-    """The file that was chosen, or the text that was typed. Raises Invalid where there is neither."""
+    """The chosen file or the typed text. Raises Invalid if neither exists."""
     chosen = request.FILES.get("file")
     if chosen is not None:
         data: bytes = chosen.read()

@@ -30,7 +30,7 @@ from serving.targets.queries import environment_titles, find_environment
 from web.listing import Filter, asked
 from web.plots import Mark, Plot, Stretch, bands
 
-#: Changes that one page draws and lists; routes that it lists without a model.
+#: Changes on a page; routes that it lists without a model.
 MOST_CHANGES, MOST_ROUTES = 500, 200
 SPANS = {"1h": "1 hour", "6h": "6 hours", "1d": "1 day", "7d": "7 days", "30d": "30 days", "365d": "a year"}
 _SECONDS = {"h": 3600, "d": 86_400}

@@ -36,7 +36,7 @@ def leave(request: HttpRequest, pk: int) -> HttpResponse:
 
 @never_cache
 def come_back(request: HttpRequest, pk: int) -> HttpResponse:
-    """Signed in, and on to where one wanted; or the reason why not. A flow works once."""
+    """Signs in and redirects to the wanted page, or shows the reason of a failure. A flow works once."""
     issuer = issuer_for_people(pk)
     kept = _kept(request)
     found = kept.pop(request.GET.get("state", ""), None)

@@ -1,4 +1,4 @@
-"""Settings, Issuers: who else says who somebody is, the rules of each, and what a token would get."""
+"""Settings, Issuers: identity providers, the rules of each, and the token that a claim would get."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
 
 @login_required
 def turn_off(request: HttpRequest, pk: int) -> HttpResponse:
-    """At once and from whatever version: it shuts."""
+    """Acts at once and at any version, since it removes access."""
     actor = actor_of(request)
     row = queries.get_issuer(actor, pk)
     return act(
         request,
         lambda: actions.change_issuer(actor=actor, issuer=row, expected_version=None, changes={"is_active": False}),
-        done="It is off: it signs nobody in. Sessions by it, the tokens of its rules, and those of people with no other way to "
-        "sign in have ended.",
+        done="The issuer is disabled. Its sessions and the tokens of its rules have ended, and so have the tokens of people "
+        "without another way to sign in.",
         then=reverse("issuer", args=[pk]),
         page=lambda: issuer(request, pk),
     )
@@ -296,7 +296,7 @@ def try_token(request: HttpRequest) -> HttpResponse:
 
 
 def _values(request: HttpRequest) -> dict[str, Any]:
-    """The form's fields. An empty secret is one that was not typed: the old one stays."""
+    """The form's fields. An empty secret keeps the old secret."""
     given = request.POST
     values: dict[str, Any] = {name: given.get(name, "").strip() for name in _TEXTS}
     values |= {name: given.get(name) == "on" for name in _FLAGS}
@@ -310,7 +310,7 @@ def _values(request: HttpRequest) -> dict[str, Any]:
 def _says(row: Issuer) -> list[str]:
     told = []
     if row.is_for_people:
-        who = "anybody whom it knows, with a new account without roles" if row.creates_accounts else "prepared accounts"
+        who = "all its people, each with a new account without roles" if row.creates_accounts else "prepared accounts"
         told.append(f"{row.url} signs in {who}, for {row.session_hours} hours at a time.")
     else:
         told.append(f"{row.url} signs no people in.")
@@ -325,7 +325,7 @@ def _rule_says(row: TokenRule) -> list[str]:
     demanded = ", ".join(f"{name} = {value}" for name, value in sorted(row.claims.items()))
     models = "all models" if row.scope_models is None else ", ".join(row.scope_models)
     return [
-        f"Any program whose identity token of {row.issuer.title} says {demanded} gets a token of {row.user.username}.",
+        f"A program with an identity token of {row.issuer.title} with {demanded} gets a token of {row.user.username}.",
         f"The token lives {row.life_s // 60} minutes and may {', '.join(row.scope_verbs)} on {models}, as far as "
         f"{row.user.username} may.",
     ]

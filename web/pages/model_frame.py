@@ -1,4 +1,4 @@
-"""What every tab of a model's page begins with: the model, the tabs, and what the person may do."""
+"""Head of every tab of a model's page: the model, the tabs, and the person's permissions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from web.pages.unread import Unread, unread_environments
 
 PER_PAGE: Final = 50
 SORTS: Final = ("name", "team", "releases", "activity")
-_OF_MODEL: Final = ("slug", "title", "last_number", "created_at", "team__slug")  # what a row says of its model
+_OF_MODEL: Final = ("slug", "title", "last_number", "created_at", "team__slug")  # the columns of a model
 
 
 def _models(*sight: Any) -> QuerySet[Any, Any]:
@@ -50,12 +50,12 @@ class ModelRow:
 
     @property
     def no_green(self) -> bool:
-        """Whether somewhere nobody knows that the model serves its users."""
+        """Whether it is unknown in some environment that the model serves its users."""
         return any(one.is_doubted or (one.is_awake and one.environment.pk in self.unread) for one in self.places)
 
     @property
     def standing(self) -> list[tuple[Place, str]]:
-        """Where it is routed, each with a word if it is not known to serve users."""
+        """The model's routes, each with a word if it may not serve users."""
         return [(one, self._word(one)) for one in self.routed]
 
     def _word(self, place: Place) -> str:
@@ -87,7 +87,7 @@ def models(request: HttpRequest) -> HttpResponse:
     sort = sort_asked(request, SORTS, "name")
     named = [model for model in every if _is_named(model, chosen)]
     number = request.GET.get("page")
-    if chosen["live"] or chosen["outcome"] or sort.endswith("activity"):  # what only the places of all of them tell
+    if chosen["live"] or chosen["outcome"] or sort.endswith("activity"):  # these need the places of all models
         rows = [row for row in _rows(named, environments) if _fits(row, chosen)]
         page = Paginator(_sorted(rows, sort, of=lambda row: row.model), PER_PAGE).get_page(number)
     else:

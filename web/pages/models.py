@@ -1,4 +1,4 @@
-"""One model: what is live where, and its releases."""
+"""A model: its live releases by environment, and its list of releases."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
         ]
 
     def rollout_page() -> str:
-        """Where the rollback is watched."""
+        """Address that shows the rollback's progress."""
         return reverse("rollout", args=[done[0].pk])
 
     said = f"{slug} is being rolled back."

@@ -1,4 +1,4 @@
-"""A new model: by fields, or from the text of a model.yaml. What is refused comes back with what was typed."""
+"""A new model: by fields, or from the text of a model.yaml. A refused form keeps the person's input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NUMBERS: Final = ("errors_max_frac", "slow_threshold_ms", "slow_max_frac", "tim
 
 @dataclass(frozen=True)
 class _Read:
-    """A model as it was typed; `places` are those of its text, where it came as one."""
+    """A model as typed; `places` are positions in its text, if it came as text."""
 
     document: Mapping[str, Any]
     problems: Sequence[Located] = ()
@@ -65,7 +65,7 @@ def create(request: HttpRequest) -> HttpResponse:
         located = in_document(told, FILE if read.places else "", read.places or {})
         return refused(request, error, lambda: _page(request, located))
     messages.success(
-        request, f"{model.slug} is created." if is_new else f"{model.slug} was there already, and says the same."
+        request, f"{model.slug} is created." if is_new else f"{model.slug} exists already, with the same content."
     )
     return redirect("model", model.slug)
 
@@ -104,7 +104,7 @@ def _input_of(field: str) -> str:
 
 
 def _rows(typed: Mapping[str, str], side: str) -> list[dict[str, str]]:
-    """What stands in the rows of one side of the contract, and one more where that was asked for."""
+    """The rows of a side of the contract, and an empty row if the person asked for it."""
     asked = typed.get(f"rows_{side}", "")
     count = int(asked) if re.fullmatch("[0-9]{1,3}", asked) else ROWS
     count = min(MOST_ROWS, count + (typed.get("more") == side))

@@ -37,7 +37,7 @@ MOST_MOVING = 12
 MOST_NEEDS = 10
 
 
-#: What the page says of a model.
+#: Words for the state of a model.
 
 
 def _models(*sight: Any) -> QuerySet[Any, Any]:
@@ -137,7 +137,7 @@ def _first_to_look_at(place: Place) -> tuple[bool, int]:
 
 
 def _last_ended(places: list[Place]) -> Place | None:
-    """Where the rollout that ended last was the last one."""
+    """Whether the rollout that ended last was the last rollout."""
     ended = [(one.outcome_at, one.pk, place) for place in places if (one := place.last) is not None and one.ended_at]
     return max(ended)[-1] if ended else None
 
@@ -165,12 +165,12 @@ def _lost(place: Place, traffic: TrafficCell | None) -> Need:
 
 
 def _unread(places: list[Place], unread: Mapping[int, Unread]) -> list[Need]:
-    """Environments of which nobody can see whether the models there serve users."""
+    """Environments in which it is unknown whether the models serve users."""
     found = []
     for environment in {place.environment.pk: place.environment for place in places}.values():
         models = sum(place.environment.pk == environment.pk for place in places)
         one, count = unread[environment.pk], "1 model" if models == 1 else f"{models} models"
-        text = f"{one.why}, so nobody knows whether users of {count} are served. {one.next_step}"
+        text = f"{one.why}, so it is unknown whether users of {count} are served. {one.next_step}"
         url = reverse("settings_environment", args=[environment.slug])
         found.append(Need("lost", f"{environment.title}: {one.title}", text, url, "See its gateways", one.since))
     return found
@@ -215,7 +215,7 @@ def _approval(waiting: Any) -> Need:
 
 def _waiver(waiting: Any) -> Need:
     release = waiting.release
-    title = f"{release.model.slug} {release.name} carries {' and '.join(waiting.kinds)} that nobody has waived"
+    title = f"{release.model.slug} {release.name} needs a review of {' and '.join(waiting.kinds)} before it can run"
     return Need("waiting", title, waiting.will, reverse("approvals"), "Look and decide", release.sealed_at)
 
 
@@ -223,7 +223,7 @@ def _webhooks(actor: Actor) -> list[Need]:
     """Receivers that the last event did not reach."""
     return [
         Need(
-            "gave_up", f"Nobody is told at {one.title or one.target}", "The last event could not be delivered, and we gave up.",
+            "gave_up", f"Webhook {one.title or one.target} is failing", "Sluicegate has stopped retrying the last event.",
             reverse("webhook", args=[one.pk]), "See the deliveries",
         )
         for one in given_up_on(actor)[:MOST_NEEDS]

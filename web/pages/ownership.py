@@ -21,7 +21,7 @@ from web.pages.model_frame import frame, readable_model
 
 @login_required
 def ownership(request: HttpRequest, slug: str) -> HttpResponse:
-    """The page, and what its form sends; what was typed stays where it is refused."""
+    """The page and its form; a refused form keeps the person's input."""
     served = readable_model(request, slug)
     if request.method != "POST":
         return _page(request, served, served.ownership)

@@ -27,7 +27,7 @@ from web.pages.token_facts import token_facts
 
 PEOPLE_PER_PAGE = 50
 STATES = (("active", "may come in"), ("inactive", "shut out"), ("administrators", "administrators"))
-#: What each role is for, as the form says it.
+#: Purpose of each role, for the form.
 ROLE_TEXTS = {
     Role.VIEWER: "reads, and nothing else",
     Role.MODEL_TEAM: "makes models, pushes, starts rollouts",
@@ -38,7 +38,7 @@ ROLE_TEXTS = {
 
 @dataclass(frozen=True)
 class Ask:
-    """A verb of a person's page, as `_parts/dialog.html` asks for it: what will happen is said before."""
+    """A verb of a person's page, as `_parts/dialog.html` asks for it, with its effect."""
 
     id: str
     label: str
@@ -165,7 +165,7 @@ def show_person(request: HttpRequest, user: User) -> HttpResponse:
 
 
 def audit_url(username: str) -> str:
-    """Where what somebody did is listed."""
+    """Address of the list of the person's activity."""
     try:
         page = reverse("audit")
     except NoReverseMatch:
@@ -270,14 +270,14 @@ def end_session(request: HttpRequest, username: str, pk: int) -> HttpResponse:
     user = queries.get_user(username)
     page = reverse("account") if actor.user_id == user.pk else reverse("person", args=[username])
     row = user.sessions.filter(pk=pk).first()
-    if row is not None:  # it may have ended meanwhile, which is what was wanted
+    if row is not None:  # it may have ended meanwhile, as wanted
         actions.end_session(actor=actor, session=row)
     return act(request, lambda: None, done="That session has ended.", then=page, page=lambda: redirect(page))
 
 
 @login_required
 def teams(request: HttpRequest) -> HttpResponse:
-    """The teams that one may see, with their members; those of every team first."""
+    """The visible teams with their members; the person's own first."""
     return _teams(request, {})
 
 

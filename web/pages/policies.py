@@ -55,7 +55,7 @@ def policies(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _sent(request: HttpRequest, served: ServedModel) -> HttpResponse:
-    """The review of a text; or, once that is confirmed, the change. Refused, the page keeps what was typed."""
+    """The review of a text or, after confirmation, the change. A refused form keeps the person's input."""
     actor, slug, text = actor_of(request), served.slug, request.POST.get("settings", "")
     require(actor, Verb.EDIT_MODEL, served.team.slug, slug)
     asked = from_text(text, _settings(served))
@@ -63,7 +63,7 @@ def _sent(request: HttpRequest, served: ServedModel) -> HttpResponse:
         return _page(request, served, asked, status=422 if asked.problems else 200)
 
     def refused() -> HttpResponse:
-        now = readable_model(request, slug)  # as somebody else may have left it
+        now = readable_model(request, slug)  # another person may have changed it
         return _page(request, now, from_text(text, _settings(now)))
 
     return act(
@@ -150,7 +150,7 @@ def _cut(text: str) -> str:
 
 
 def _in_full(served: ServedModel) -> list[tuple[str, str, dict[str, Any]]]:
-    """(which, digest, document) of each policy with every default filled in; left out where it cannot be read."""
+    """(name, digest, document) of each readable policy, with every default filled in."""
     found = []
     for label, read in (
         ("Gate policy", lambda: gate_policy_of(served)),
@@ -165,7 +165,7 @@ def _in_full(served: ServedModel) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _demands(served: ServedModel) -> list[Demand]:
-    """What the gate policy demands now; nothing where it cannot be read."""
+    """The gate policy's requirements now; empty if it cannot be read."""
     try:
         return demands_of(served)[1]
     except DomainError:

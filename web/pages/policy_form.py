@@ -1,4 +1,4 @@
-"""A rollout's policy as a form says it: the model's own, a preset, one by its digest, fields in words, or JSON."""
+"""A rollout's policy from a form: the model's own, a preset, a digest, fields in words, or JSON."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def _by_digest(digest: str, model: ServedModel) -> dict[str, Any]:
 
 
 def from_fields(form: Mapping[str, str], steps: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """The policy as JSON that the fields in words write; what is left empty is as the preset has it. Raises Invalid.
+    """The policy as JSON from the fields in words; empty fields use the preset. Raises Invalid.
 
     `steps`: those of the policy that is changed. A number of which they have several has no field to show them, and stays.
     """
     preset = form.get("base") or "standard"
     several = [name for name in _NUMBERS if len({step[name] for step in steps}) > 1]
     if preset not in PRESETS:
-        raise Invalid("policy_field", f"“{preset[:40]}” is not a preset. Choose one of {', '.join(CHOICES)}.")
+        raise Invalid("policy_field", f"“{preset[:40]}” is not a preset. Choose {', '.join(CHOICES)}.")
     policy: dict[str, Any] = {"preset": preset}
     numbers = {name: value for name, words in _NUMBERS.items() if (value := _number(form, name, words)) is not None}
     weights = [part for part in re.split(r"[\s,;%→]+", form.get("weights", "")) if part]
@@ -121,7 +121,7 @@ def _decimal(text: str, words: str) -> float:
 
 
 def fields_of(form: Mapping[str, str], document: Mapping[str, Any] | None) -> list[Field]:
-    """The fields, with what was typed, else with what the policy that is shown says; empty where its steps differ."""
+    """The fields with the person's input, else with the shown policy's values; empty if its steps differ."""
     shown = document or {}
     steps = shown.get("steps", [])
     known = {"weights": ", ".join(f"{step['weight_pct']:g}" for step in steps)}

@@ -24,7 +24,7 @@ LABELS: Final = {
     "rollout_policy": "Rollout policy",
     "traffic_policy": "Traffic policy",
 }
-#: Characters of a text that somebody sends.
+#: Characters of a sent text.
 _LONGEST: Final = 256 << 10
 _NUMBER, _TEXT, _FLAG, _LIST = "number", "text", "flag", "list"
 _GATE_NAMES: Final = f"{', '.join(gate for gate in GATES if gate not in ON_DEMAND)}; also {', '.join(ON_DEMAND)}"
@@ -57,8 +57,8 @@ _WORDS: Final = {
         ("deadline_s", "The whole rollout at most", "seconds", _NUMBER),
     ),
     "traffic_policy": (
-        ("idempotent", "A request may be asked twice", "yes or no; yes where nothing is said", _FLAG),
-        ("retry_on_reset", "Asked again when its server died", "yes or no; no where nothing is said", _FLAG),
+        ("idempotent", "A request may be asked twice", "yes or no; default yes", _FLAG),
+        ("retry_on_reset", "Asked again when its server died", "yes or no; default no", _FLAG),
         ("classes.header", "Header that names the class", "from a trusted proxy", _TEXT),
         ("classes.default", "Class of everything else", "interactive, batch, …", _TEXT),
         ("tenants.header", "Header that names the tenant", "from a trusted proxy", _TEXT),
@@ -69,7 +69,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What somebody wants the settings to be; `problems`: what of it could not be read."""
+    """The wanted settings; `problems`: unreadable parts."""
 
     settings: dict[str, Any]
     problems: list[Problem] = field(default_factory=list)
@@ -85,7 +85,7 @@ class FieldGroup:
 
 
 def groups_of(settings: Mapping[str, Any], typed: Mapping[str, str]) -> list[FieldGroup]:
-    """The fields with what was typed, else with what the settings state; empty where they state nothing."""
+    """The fields with the person's input, else with the settings' values; empty for an absent setting."""
     groups = []
     for part, words in _WORDS.items():
         shown = [
@@ -113,7 +113,7 @@ def _steps(policy: Mapping[str, Any], typed: Mapping[str, str]) -> list[Field]:
 
 
 def from_words(typed: Mapping[str, str], settings: Mapping[str, Any]) -> Asked:
-    """The settings with what was typed. A field that shows what it showed changes nothing, an empty one takes its setting out."""
+    """The settings with the person's input. An unchanged field changes nothing, an empty field removes its setting."""
     asked, problems = deepcopy({name: settings[name] for name in POLICIES}), list[Problem]()
     for part, words in _WORDS.items():
         for path, label, _, kind in words:
@@ -138,7 +138,7 @@ def _with_steps(policy: dict[str, Any], typed: Mapping[str, str], was: Mapping[s
     whole = {name: typed.get(name, shown[name]) for name in NAMES}
     try:
         written = from_fields(whole, steps)
-    except (KeyError, TypeError, AttributeError):  # steps of before that nobody can read
+    except (KeyError, TypeError, AttributeError):  # unreadable steps of an earlier version
         written = from_fields(whole)
     if written["preset"] == "standard" and "preset" not in was:
         del written["preset"]
@@ -153,7 +153,7 @@ def _with_steps(policy: dict[str, Any], typed: Mapping[str, str], was: Mapping[s
 
 
 def from_text(text: str, settings: Mapping[str, Any]) -> Asked:
-    """The settings that a JSON or YAML text states; one that it leaves out stays as it is."""
+    """The settings in a JSON or YAML text; an absent setting stays unchanged."""
     kept = {name: settings[name] for name in POLICIES}
     if len(text) > _LONGEST:
         return Asked(kept, [Problem("", f"The text has more than {_LONGEST} characters.", "Write less.")])
@@ -174,7 +174,7 @@ def text_of(settings: Mapping[str, Any]) -> str:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """What differs, field by field, old and new as JSON; a setting of which only a null differs is told whole."""
+    """Differences by field, old and new as JSON; a setting of which only a null differs is shown whole."""
     found: list[Change] = []
     for part in POLICIES:
         if part in after and before.get(part) != after[part]:

@@ -24,7 +24,7 @@ _SHEETS = ("tokens", "base", "parts", "plots", "rollout")
 
 @login_required
 def post_mortem(request: HttpRequest, pk: int) -> HttpResponse:
-    """The page; with `?format=html` or `md` one file to keep or send. A rollout that goes on says that it has not ended."""
+    """The page; with `?format=html` or `md` a file to keep or send. A running rollout gets a notice instead."""
     found = get_rollout(actor_of(request), pk)
     address = request.build_absolute_uri(reverse("post_mortem", args=[pk]))
     try:

@@ -28,7 +28,7 @@ TABS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the release with traffic: where it is stable, where a candidate, and what took it back."""
+    """The release's history with traffic: as stable, as a candidate, and reasons of rollbacks."""
 
     stable_in: tuple[str, ...]
     candidate_in: tuple[str, ...]
@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def serves(self) -> tuple[str, ...]:
-        """The environments whose users it serves alone, or all but a candidate's share."""
+        """The environments in which it serves all users, or all but a candidate's share."""
         return self.stable_in
 
 
@@ -44,7 +44,7 @@ def readable_release(actor: Actor, slug: str, number: int) -> Release:
     """The release with its author, or NotFound in the same words for a person who may not read its model."""
     found = find_release(slug, number)
     if found is None or not may(actor, Verb.READ, found.model.team.slug, slug):
-        visible_model(actor, slug)  # a model that may not be seen is told of first
+        visible_model(actor, slug)  # refuse an invisible model first
         return get_release(slug, number)
     return found
 

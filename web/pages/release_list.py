@@ -65,7 +65,7 @@ def release_list(request: HttpRequest, served: ServedModel, routes: Sequence[Any
     except Invalid as refused:
         found, error = every, refused
     page: Any
-    if found is every:  # numbers have no gap; counting a hundred thousand takes as long as the page
+    if found is every:  # numbers have no gap; to count a hundred thousand takes as long as the page
         page = Paginator(range(served.last_number), PER_PAGE).get_page(request.GET.get("page"))
         page.object_list = list(_page_of_all(sort, PER_PAGE * (page.number - 1), model=served.pk))
         for release in page.object_list:
@@ -105,7 +105,7 @@ def _command(served: ServedModel, conditions: Sequence[str]) -> str:
 
 
 def _whole(releases: QuerySet[Release]) -> QuerySet[Release]:
-    """Each with all that its row says, by one query and that of its gate runs."""
+    """The rows of these releases, by a query for them and a query for their gate runs."""
     return (
         with_last_rollout(with_tags(with_alias_names(releases)))
         .annotate(

@@ -1,4 +1,4 @@
-"""The tabs of a release beside its summary and its files: all gate runs, where it runs, what is signed about it."""
+"""Tabs of a release beside its summary and its files: all gate runs, its replicas, its signatures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _gates_facts(request: HttpRequest, found: Release) -> dict[str, Any]:
 
 @login_required
 def replicas(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Its replicas, where it runs and ran, what uses it, and which nodes it fits."""
+    """Its replicas, present and former nodes, its users, and compatible nodes."""
     actor = actor_of(request)
     found = readable_release(actor, slug, number)
     learn_declared(found)
@@ -102,7 +102,7 @@ def replicas(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 @login_required
 def provenance(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Signatures and attestations, each verified now, with what can be downloaded."""
+    """Signatures and attestations, each verified now, with their downloads."""
     found = readable_release(actor_of(request), slug, number)
     facts = {
         "manifest": json.loads(found.manifest),

@@ -1,4 +1,4 @@
-"""One release: what it is, what proved it, how it fared, and what may be done with it."""
+"""A release: its contents, its gates, its production history, and its verbs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_NOTES = 20
 
 
 def _code_facts(release: Release, actor: Actor, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a waiver is decided on; nothing for a release without code."""
+    """The facts for a waiver; empty for a release without code."""
     if not release.is_code_bearing:
         return {}
     waivers = list(release.waivers.select_related("granted_by").order_by("pk"))
@@ -62,7 +62,7 @@ def _code_facts(release: Release, actor: Actor, files: Sequence[Mapping[str, Any
 
 
 def _code_files(files: Sequence[Mapping[str, Any]], headers: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """{"path", "size_bytes", "imports", "hidden"} of what can run: those with something that a reader does not see first."""
+    """{"path", "size_bytes", "imports", "hidden"} of executable files: those with hidden characters or imports first."""
     hidden = hidden_in(files, headers)
     code = set(code_files(files))
     imports = {path: facts["imports"] for path, facts in headers.items() if facts.get("imports") and path in code}
@@ -80,7 +80,7 @@ def _code_files(files: Sequence[Mapping[str, Any]], headers: Mapping[str, Mappin
 def why_not_rolled_out(
     release: Release, gate_run: GateRun | None, outcome: Outcome, rollouts: Sequence[Rollout] = ()
 ) -> str:
-    """Why a rollout of the release is not offered, as a sentence; empty where it is."""
+    """The reason why the release can't be rolled out, or an empty string."""
     if release.state != ReleaseState.SEALED:
         return f"{release.name} is {release.state}: restore it before it is rolled out."
     if outcome.stable_in:

@@ -60,7 +60,7 @@ def replace(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     return act(
         request,
         verb,
-        done="Another takes its place; it goes once as many others answer as are wanted.",
+        done="A new replica starts. The present replica stops when enough others answer.",
         then=reverse("release_replicas", args=[slug, number]),
         page=lambda: replicas(request, slug=slug, number=number),
     )
@@ -71,7 +71,7 @@ def _replicas_in(request: HttpRequest) -> int:
     if not given.isascii() or not given.isdigit() or len(given) > 6:
         raise Invalid(
             "replicas_out_of_range",
-            f"“{given[:20]}” is no number of replicas; say one from 1 to {MOST_REPLICAS}.",
+            f"“{given[:20]}” is no number of replicas; enter a number from 1 to {MOST_REPLICAS}.",
             least=1,
             most=MOST_REPLICAS,
         )

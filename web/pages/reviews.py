@@ -1,4 +1,4 @@
-"""Comments on a comparison: written and resolved, then back to where one was."""
+"""Comments on a comparison: write or resolve, then return to the page."""
 
 from __future__ import annotations
 

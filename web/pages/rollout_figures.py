@@ -36,7 +36,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Story:
-    """Who is rolled out over whom, since when (seconds since the epoch), and what is marked on every plot."""
+    """The releases of the rollout, its start (seconds since the epoch), and the marks on every plot."""
 
     candidate: str
     stable: str  # empty without one
@@ -133,7 +133,7 @@ def traffic_plot(story: Story, moments: Sequence[Moment], *, name: str = "") -> 
     attempts = f"{total} attempts on it so far, {failed} failed"
     shown = moments[-1]
     observed = (
-        "nobody has counted what it gets"
+        "its requests are not counted yet"
         if shown.observed is None
         else f"{text_of(shown.observed, Unit.SHARE)} observed"
     )

@@ -1,4 +1,4 @@
-"""A rollout's decisions as a log that can be read: seconds since the beginning, and what only says "hold" folded together."""
+"""A rollout's decisions as a log that can be read: seconds since the beginning, and equal holds folded together."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def after(at: datetime, began: datetime) -> str:
 
 
 def at_decision(decisions: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """What the guard that rolled back had counted when it did: answers under way come in after that, and tables show more.
+    """The counts of the guard that rolled back, at that moment: later answers would add to them, and tables show more.
 
     `{"guard", "counter", "bad", "attempts", "bad_stable", "stable"}`, the counts of the decision's own sentence. `counter` is the guard's
-    name or another of its thresholds. None where nothing was rolled back by evidence.
+    name or another of its thresholds. None if evidence rolled nothing back.
     """
     for one in decisions:
         name = one["facts"].get("guard")
@@ -98,7 +98,7 @@ def counted_at_zero(live: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def as_decided(guard: dict[str, Any], decided: dict[str, Any] | None) -> dict[str, Any]:
-    """The guard; the one that rolled back as it stood when it did. Its evidence begins anew after that, and would look fine."""
+    """The guard; a guard that rolled back as of that moment. Its evidence begins anew afterwards, and would look fine."""
     if decided is None or decided["guard"] != guard["name"]:
         return guard
     if decided["counter"] != guard["name"]:

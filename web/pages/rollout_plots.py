@@ -27,7 +27,7 @@ MOST_APPROVALS = 3
 
 @dataclass(frozen=True)
 class RolloutPlots:
-    """`evidence` has the guard that speaks loudest first; never empty, as a plot may say that there is nothing to draw yet."""
+    """`evidence` has the guard with the most evidence first; never empty, as a plot may say that there is nothing to draw yet."""
 
     traffic: Plot
     evidence: tuple[Plot, ...]
@@ -43,7 +43,7 @@ class Read:
     """What plots are drawn from, read when it is asked for the first time, or by the page before."""
 
     rollout: Rollout
-    given: Sequence[Mapping[str, Any]] | None = None  # the approvals as `view_of` tells them
+    given: Sequence[Mapping[str, Any]] | None = None  # the approvals from `view_of`
 
     @cached_property
     def history(self) -> list[Segment]:
@@ -72,7 +72,7 @@ def plots_of(rollout: Rollout, read: Read | None = None) -> RolloutPlots:
     """All plots of the rollout as it stands."""
     read = read or Read(rollout)
     moments = read.moments
-    spans = [] if rollout.state in WITHOUT_TRAFFIC else latency_of(rollout)  # nobody has asked the candidate yet
+    spans = [] if rollout.state in WITHOUT_TRAFFIC else latency_of(rollout)  # no candidate requests yet
     story = Story(
         rollout.candidate.name,
         rollout.stable.name if rollout.stable else "",
@@ -134,7 +134,7 @@ def judged_again(read: Read, plan: Policy) -> tuple[dict[str, Any], Plot]:
 
 
 def _replay_plot(read: Read, judged: Judgement, back: Mapping[str, Any] | None) -> Plot:
-    """The guard that speaks loudest, with where that policy would have rolled back (`back`), and where it was."""
+    """The guard with the most evidence, its rollback under that policy (`back`), and its own rollback."""
     rollout, plan, moments = judged.rollout, judged.plan, judged.moments
     story = Story(
         rollout.candidate.name,

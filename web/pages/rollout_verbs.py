@@ -1,6 +1,6 @@
-"""The buttons of a rollout's page: what each calls, when it makes sense, and what it asks before it is done.
+"""Buttons of a rollout's page: the verb, its condition, and its question.
 
-What shuts is a button that acts at once, for whatever the rollout has become meanwhile. What opens, or ends something for good,
+A button that removes traffic acts at once, at any version of the rollout. A button that opens something, or ends it for good,
 is a sheet that asks, and means the version that it was opened for. Every button keeps its place for the rollout's whole life, so
 that none comes to lie under a pointer that was on its way to another.
 """
@@ -35,7 +35,7 @@ OPENING: Mapping[str, Callable[..., Rollout]] = {
 
 @dataclass(frozen=True)
 class Button:
-    """`why_not`: why it cannot be pressed now; empty where it can. `says`: what pressing it means, in a sheet."""
+    """`why_not`: why it is disabled, or empty. `says`: its effect, on a sheet."""
 
     name: str
     label: str

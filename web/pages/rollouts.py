@@ -87,7 +87,7 @@ def _unseen_since(moments: list[Moment]) -> datetime | None:
 
 
 def _clocks(rollout: Rollout, live: dict[str, Any], moments: list[Moment]) -> dict[str, Any]:
-    """What is told in seconds since the beginning, and what the latest ticks tell of the time to come."""
+    """Times in seconds since the beginning, and the forecast from the latest ticks."""
     ranges, rate = to_go_ranges(moments), attempts_per_s(moments)
     decided = at_decision(live["decisions"])
     guards = [as_decided(guard, decided) for guard in live["guards"]]
@@ -101,7 +101,7 @@ def _clocks(rollout: Rollout, live: dict[str, Any], moments: list[Moment]) -> di
 
 
 def _to_go(count: tuple[int, int] | None, rate_per_s: float | None) -> dict[str, Any]:
-    """How many more attempts a guard needs, and how long these take at the present rate (s); None where nothing is known."""
+    """A guard's missing attempts, and their time at the present rate (s); None if unknown."""
     seconds = None if count is None or not rate_per_s else count[1] / rate_per_s
     return {"to_go_range": count, "to_go_s": seconds}
 
@@ -111,7 +111,7 @@ def _is_undo_closed(rollout: Rollout, followed: Followed | None, live: dict[str,
 
 
 def _pressed(request: HttpRequest) -> str:
-    """Which button sent the form that is shown again, so that what was typed stands where it was typed."""
+    """The button that sent the form shown again, so that the input stays in its place."""
     match = request.resolver_match
     return match.kwargs.get("verb", "supersede") if request.method == "POST" and match is not None else ""
 

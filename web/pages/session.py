@@ -1,4 +1,4 @@
-"""Signing in and out, and the page that says what went wrong."""
+"""Sign-in, sign-out, and the page for a failed sign-in."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def enter(request: HttpRequest, user: User, *, is_new: bool = True, issuer: Issu
     else:
         update_session_auth_hash(request, user)
     key = request.session.session_key
-    assert key is not None  # a sign-in has just made a new one
+    assert key is not None  # the sign-in above created it
     actions.begin_session(
         user=user,
         key=key,
@@ -125,7 +125,7 @@ def enter(request: HttpRequest, user: User, *, is_new: bool = True, issuer: Issu
 
 
 class SeenSessions:
-    """Middleware: writes down, every five minutes, that a session is used; one that was ended elsewhere ends here too."""
+    """Middleware: records, every five minutes, that a session is in use; ends a session that was ended elsewhere."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -134,14 +134,14 @@ class SeenSessions:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         answer = self.get_response(request)
         session = request.session
-        if session.accessed:  # a request that asks for nobody costs nothing
+        if session.accessed:  # an anonymous request costs nothing
             was_modified = session.modified
             try:
                 if _is_due(session):
                     _note(session)
                     self.sessions.process_response(request, answer)  # saves it, renews its cookie
                     session.modified = False
-            except (DatabaseError, SessionInterrupted) as error:  # what was asked for is done; its answer is not lost
+            except (DatabaseError, SessionInterrupted) as error:  # the work is done; keep its answer
                 log.warning("the use of a session was not written down: %s; its next request tries again", error)
                 session.modified = was_modified
         return answer
@@ -193,7 +193,7 @@ def live(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """A fragment that a page fetches again and again: 401 and nothing else for a person who is no longer signed in.
 
     A redirect would be followed, and a whole sign-in page put into the middle of the page; `web/live.js` reads the 401 and
-    offers to sign in instead, without taking away what is on the screen.
+    offers to sign in instead, and keeps the screen.
     """
 
     @wraps(view)

@@ -1,4 +1,4 @@
-"""What the pages of settings share: their tabs, who may open them, and the question before something is opened."""
+"""Shared parts of the settings pages: tabs, permissions, and the question before a change that opens something."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def act_confirmed(
 ) -> HttpResponse:
     """Runs a verb that opens something, once the person has read what will happen.
 
-    The first time it is tried and undone, so that a refusal comes before the question; then `says` is shown with a button.
-    `asks_anew`: so it is where `says` is no longer what was read.
+    The first time it is tried and undone, so that a refusal comes before the question; then the page shows `says` with a button.
+    `asks_anew`: repeats this if `says` no longer matches the page.
     """
     is_confirmed = request.POST.get("confirmed") == "yes"
     try:
@@ -90,9 +90,9 @@ def act_confirmed(
 
 
 def ask_first(request: HttpRequest, title: str, sentences: Sequence[str], *, read: str = "") -> HttpResponse:
-    """The question that repeats what will happen, with what was sent and `confirmed` behind its button.
+    """The question with the effect, with the form's data and `confirmed` behind its button.
 
-    No browser keeps the page: a secret may be among what was sent.
+    No browser keeps the page: the form may hold a secret.
     """
     sent = [(name, value) for name, values in request.POST.lists() for value in values]
     kept = [(name, value) for name, value in sent if name not in {"csrfmiddlewaretoken", "confirmed", "read"}]

@@ -1,4 +1,4 @@
-"""When a model may sleep in each environment that serves it, whether it does, and the forms that say so."""
+"""A model's sleep rules in each environment that serves it, its present state, and the forms that change them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ DEFAULT_ENVIRONMENT = "production"
 
 @login_required
 def starting(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """The form, and with an environment in the address what a start would do: an address to share. Creates nothing."""
+    """The form, and with an environment in the address a preview of the start: an address to share. Creates nothing."""
     release = _startable(request, slug, number)
     if not any(request.GET.get(name) for name in ("environment", "policy", "preset")):
         return _page(request, release, {})
@@ -146,7 +146,7 @@ def _asked_for(form: QueryDict, model: ServedModel, places: list[Environment]) -
 
 
 def rate_in(form: QueryDict) -> float | None:
-    """Requests a second that the form supposes; None where it leaves that to what was counted. Raises Invalid."""
+    """The form's requests per second, or None to use the measured rate. Raises Invalid."""
     text = form.get("rate", "").strip()
     if not text:
         return None
@@ -183,12 +183,12 @@ def _with_plots(found: dict[str, Any]) -> dict[str, Any]:
 
 def _takes(found: dict[str, Any]) -> str:
     if found["total_s"] is None:
-        return "How long it takes cannot be told: some stage has no expected time; it is drawn with its least."
+        return "Duration unknown without traffic; minimum times are shown."
     return f"About {duration_text(found['total_s'])} for a healthy release, approvals not counted."
 
 
 def _says(found: dict[str, Any]) -> str:
-    """What a start will do, for the confirmation."""
+    """The start's effects, for the confirmation."""
     weights = " → ".join(weight_text(one["weight_bp"]) for one in found["stages"] if one["weight_bp"])
     over = f" takes traffic from {found['stable']}" if found["stable"] else " takes all traffic as the first release"
     takes = f", about {duration_text(found['total_s'])}" if found["total_s"] is not None else ""

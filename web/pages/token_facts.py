@@ -1,4 +1,4 @@
-"""What the pages with somebody's tokens and sessions show."""
+"""Facts of the pages with a person's tokens and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forms of tokens, on one's account's page and on a person's: a new one, a new secret, an end; and every token there is."""
+"""Forms of tokens, on a person's page or one's own: create, rotate, end; and the list of all tokens."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _days_in(request: HttpRequest) -> float:
 @login_required
 @never_cache
 def create_token(request: HttpRequest, username: str) -> HttpResponse:
-    """Asks once, saying what the token may; then its secret, which no other page shows."""
+    """Asks once, with the token's permissions; then shows its secret, which no other page shows."""
     user, name = _owner(request, username), request.POST.get("name", "").strip()
     is_confirmed = request.POST.get("confirmed") == "yes"
     try:
@@ -80,7 +80,7 @@ def create_token(request: HttpRequest, username: str) -> HttpResponse:
     if not is_confirmed:
         sentences = [
             f"Whoever has the token {name} acts as {username}: {scope.text()}, and never more than {username} may.",
-            f"It ends on {ends_at:%Y-%m-%d} at {ends_at:%H:%M} UTC, or when somebody revokes it.",
+            f"It ends on {ends_at:%Y-%m-%d} at {ends_at:%H:%M} UTC, or when a person revokes it.",
         ]
         return _asked(request, f"Issue the token {name}", sentences, user)
     return _secret(request, f"The token {name}", clear, user)
@@ -89,7 +89,7 @@ def create_token(request: HttpRequest, username: str) -> HttpResponse:
 @login_required
 @never_cache
 def rotate_token(request: HttpRequest, username: str, pk: int) -> HttpResponse:
-    """A new secret, which no other page shows; the one before is good for as long as the form said."""
+    """A new secret, which no other page shows; the previous secret stays valid for the chosen time."""
     user = _owner(request, username)
     token, is_confirmed = queries.get_token(user, pk), request.POST.get("confirmed") == "yes"
     hours = dict(OVERLAPS_H).get(request.POST.get("overlap_h", "24"))

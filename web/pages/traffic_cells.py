@@ -78,9 +78,9 @@ def _unknown_since(lately: Lately) -> str:
 
 
 def _evidence(lately: Lately, share: float | None) -> str:
-    """What the gateways counted in the last seconds, as a sentence: whether users are hit."""
+    """The gateways' counts of the last seconds, as a sentence: whether users are hit."""
     if lately.now is None:
-        return f"What the gateways count now is {_unknown_since(lately)}, so nobody knows whether users are hit."
+        return f"The gateways' counts are {_unknown_since(lately)}, so it is unknown whether users are hit."
     if share is None:
         return "The gateways counted no request in the last seconds."
     return f"The gateways counted {lately.now.requests} requests in the last seconds: {share_text(share)} failed."

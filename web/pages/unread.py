@@ -1,4 +1,4 @@
-"""Environments whose gateways the engine does not read: what they do for users is unknown, and no page shows it as well."""
+"""Environments whose gateways the engine cannot read: no page shows an unknown effect on users as well."""
 
 from __future__ import annotations
 

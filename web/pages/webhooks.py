@@ -80,7 +80,7 @@ def webhooks(request: HttpRequest) -> HttpResponse:
 @login_required
 @never_cache
 def create(request: HttpRequest) -> HttpResponse:
-    """The new webhook with its secret, which no other page shows; or the form as it was filled in, and what is wrong."""
+    """The new webhook with its secret, which no other page shows; or the form with the person's input and its problems."""
     form = {name: request.POST.get(name, "").strip() for name in ("team", "kind", "target", "title")}
     form["verbs"] = picked(request.POST)
     is_mail = form["kind"] == "email"
@@ -198,7 +198,7 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
         count = actions.replay_since(actor=actor, webhook=row, since=since)
     except DomainError as error:
         return refused(request, error, lambda: webhook(request, pk))
-    messages.success(request, f"Sent again: {count}. What is on its way already is not counted.")
+    messages.success(request, f"Redelivered: {count}, without pending deliveries.")
     return redirect("webhook", pk)
 
 

@@ -4,7 +4,7 @@
     plot = lines("p99", "Under its limit all day.", [Series("r3", [(0, 0.02), (60, None)], "candidate")],
                  x=Axis("time", Unit.DURATION), y=Axis("p99", Unit.DURATION), limits=[Limit(0.05, "50 ms")])
 
-A page adds `plots.css` and `plots.js` and says `{% include "_parts/plot.html" with plot=plot %}`. Missing values are None: a gap.
+A page adds `plots.css` and `plots.js` and includes `{% include "_parts/plot.html" with plot=plot %}`. Missing values are None: a gap.
 """
 
 from web.plots.axes import Mark

@@ -48,7 +48,7 @@ def y_tick(frame: Frame, y: float, label: str, *, is_grid: bool = True) -> str:
 
 
 def marked(frame: Frame, mark: Mark, across: Scale, top: float, bottom: float) -> str:
-    """A mark whose words stand in the row that begins at `top`, on the side where there is room."""
+    """A mark with its words in the row that begins at `top`, on the side with room."""
     at = across.at(mark.x) or 0.0
     x, look = frame.x(at), escaped(mark.look)
     anchor, shift = ("end", -4) if at > 0.5 else ("start", 4)

@@ -1,4 +1,4 @@
-"""Lanes over time whose bands are as thick as a share: which release served how much, and when."""
+"""Lanes over time whose bands are as thick as a share: the share of each release over time."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from web.plots.scales import Unit, text_of
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """`seconds`: how long it is expected to take; None where that cannot be told (`least_s` is then drawn, and said to be so)."""
+    """`seconds`: expected duration; None if unknown (then `least_s` is drawn and marked)."""
 
     name: str
     share: float
@@ -74,7 +74,7 @@ def _with_rows(plot: Plot, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """What was measured at one offered rate (requests a second): latencies in seconds by quantile, and what was served."""
+    """Measurements at an offered rate (requests a second): latencies in seconds by quantile, and the served rate."""
 
     rate_per_s: float
     latency_s: dict[str, float | None]
@@ -85,7 +85,7 @@ def rate_latency(
     title: str, caption: str, points: Sequence[LoadPoint], *, limit_s: float | None = None, limit_label: str = "objective",
     capacity_per_s: float | None = None, name: str = "",
 ) -> Plot:  # fmt: skip
-    """Latency by quantile over the offered rate, and beneath it what was served beside what was offered."""
+    """Latency by quantile over the offered rate, and beneath it the served rate beside the offered rate."""
     ordered = sorted(points, key=lambda one: one.rate_per_s)
     quantiles = list(dict.fromkeys(q for one in ordered for q in one.latency_s))
     latency = [

@@ -15,7 +15,7 @@ MOST_SHOWN = 40
 
 @dataclass(frozen=True)
 class Estimate:
-    """One row. None where it is not known: the row then says so. `look`: ok, bad, waiting or idle; `note` stands in the table."""
+    """A row, with None for unknown numbers. `look`: ok, bad, waiting or idle; `note` stands in the table."""
 
     label: str
     value: float | None
@@ -39,7 +39,7 @@ def forest(
     name: str = "",
 ) -> Plot:
     """A dot at the value, a whisker from `low` to `high`. `zero` is the line of no difference; None draws none. `looks`: what each
-    look means, where there are several.
+    look means, if several looks exist.
 
     The first 40 are drawn; the table has all of them (at most 120).
     """

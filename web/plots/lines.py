@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Series:
-    """One line. `points` are (x, y) with x ascending and y None where nothing is known; `low` is a band's lower side.
+    """One line. `points` are (x, y) with x ascending and y None for a gap; `low` is a band's lower side.
 
     `look` is a class of plots.css: candidate, stable, worse, over, fine, desired, acknowledged, observed, failed, retried,
     attempts, s1 … s4.
@@ -51,7 +51,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Axis:
-    """`lo` and `hi` None: as far as the values go (y from 0, unless some lie below; a logarithmic one from the least)."""
+    """`lo` and `hi` None: as far as the values go (y from 0, unless values lie below; a logarithmic one from the least)."""
 
     label: str = ""
     unit: Unit = Unit.NUMBER
@@ -104,9 +104,9 @@ def panels(
     most: int = MOST_POINTS,
     name: str = "",
 ) -> Plot:
-    """Panels beneath each other over the same x. Where no line has a point, a plot that says so.
+    """Panels beneath each other over the same x; an empty plot with a reason if no line has a point.
 
-    `most`: so many points of a line are drawn in wide places, half as many in narrow ones.
+    `most`: points of a line at full width; half of them on narrow screens.
     """
     every = [one for panel in stack for one in panel.series]
     known = [px for one in every for px, py in one.points if py is not None and isfinite(py) and isfinite(px)]
@@ -128,7 +128,7 @@ def panels(
         return "".join(parts), y0 + BELOW
 
     xs, columns, rows = _table(every, across, stack)
-    key = list(dict.fromkeys(Key(one.look, one.label) for one in every))  # a line of several panels is told once
+    key = list(dict.fromkeys(Key(one.look, one.label) for one in every))  # a line of several panels has a single key
     at = [across.at(value) or 0.0 for value in xs]
     return plot_of(title, caption, draw, (x.label or "x", *columns), rows, name=name, key=key, at=at)
 

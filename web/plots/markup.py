@@ -25,7 +25,7 @@ class Markup(str):
 
 
 def words(text: object, most: int = MOST_LETTERS) -> str:
-    """A label as plain text: without control and direction marks, at most so many letters."""
+    """A label as plain text: without control and direction marks, bounded in length."""
     plain = _UNSEEN.sub("", str(text))
     return plain if len(plain) <= most else plain[: most - 1] + "…"
 
@@ -75,7 +75,7 @@ def runs_of(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
 
 
 def thinned(points: Sequence[Point], most: int = 600) -> list[Point]:
-    """At most so many points: the lowest and the highest of each of equal stretches, in their order, and a gap where one had a gap.
+    """A bounded number of points: the lowest and the highest of each of equal stretches, in their order, and gaps stay.
 
     The first and the last point stay. `most` is at least 8.
     """

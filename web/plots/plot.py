@@ -18,7 +18,7 @@ MOST_ROWS = 120
 
 @dataclass(frozen=True)
 class Key:
-    """One line of the key: how something looks, and what it is."""
+    """A line of the key: a look and its meaning."""
 
     look: str
     label: str
@@ -28,7 +28,7 @@ class Key:
 class Plot:
     """`svg` for wide places, `narrow` for narrow ones; `rows` of text cells, the first of each heads its row.
 
-    `at` tells for each row where it lies on the drawing's x axis, as a fraction of it: the cross-hair stands there. Empty where
+    `at` gives for each row its place on the drawing's x axis, as a fraction, for the cross-hair. Empty where
     rows have no place. `left` and `right` are the axis' ends in both drawings.
     """
 
@@ -58,7 +58,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a drawing's axes lie, in its units."""
+    """The axes of a drawing, in its units."""
 
     width: float
     left: float
@@ -97,9 +97,9 @@ def plot_of(
     left: float = 54,
     is_empty: bool = False,
 ) -> Plot:
-    """Both drawings with their title and description, and the table bounded to what can be read.
+    """Both drawings with their title and description, and the table bounded to a readable size.
 
-    `name` tells plots on one page apart; by default it is made of the title.
+    `name` separates plots on a page; by default it is made of the title.
     """
     called = name or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40] or "plot"
     called = re.sub(r"[^A-Za-z0-9_-]", "-", called)
@@ -131,7 +131,7 @@ def plot_of(
 
 
 def chosen(count: int) -> list[int]:
-    """Which of so many rows the table keeps."""
+    """The rows that a table of this length keeps."""
     if count <= MOST_ROWS:
         return list(range(count))
     return sorted({round(i * (count - 1) / (MOST_ROWS - 1)) for i in range(MOST_ROWS)})
@@ -149,7 +149,7 @@ def _svg(title: str, caption: str, draw: Draw, frame: Frame, name: str, look: st
 
 
 def empty(title: str, why: str, *, name: str = "") -> Plot:
-    """What stands where nothing can be drawn yet, saying why."""
+    """A box with a reason, for a plot without data yet."""
 
     def draw(frame: Frame) -> tuple[str, float]:
         middle, message = number(frame.width / 2), escaped(why, 90)

@@ -27,7 +27,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Scale:
-    """`lo` < `hi`; both above 0 where it is logarithmic."""
+    """`lo` < `hi`; both above 0 if it is logarithmic."""
 
     lo: float
     hi: float
@@ -35,7 +35,7 @@ class Scale:
     is_log: bool = False
 
     def at(self, value: float | None) -> float | None:
-        """Where the value lies, held within the scale; None for what is missing, or has no logarithm."""
+        """Place of the value, held within the scale; None for a missing value or one without a logarithm."""
         if value is None or not math.isfinite(value) or (self.is_log and value <= 0):
             return None
         if self.is_log:
@@ -85,7 +85,7 @@ _SECONDS = (
 
 
 def text_of(value: float | None, unit: Unit = Unit.NUMBER) -> str:
-    """A value for reading; `–` where it is missing."""
+    """A value for reading; `–` if it is missing."""
     if value is None or not math.isfinite(value):
         return "–"
     if abs(value) > MOST:
@@ -136,7 +136,7 @@ def _multiples(lo: float, hi: float, step: float, most: int) -> list[float]:
 
 
 def _powers(lo: float, hi: float, most: int, unit: Unit) -> list[float]:
-    """Powers of ten, with 2 and 5 times them where there is room; from a minute on, times as people count them."""
+    """Powers of ten, with 2 and 5 times them if there is room; from a minute on, times as people count them."""
     low, high = math.floor(math.log10(lo)), math.ceil(math.log10(hi))
     inside: list[float] = []
     for factors in ((1.0, 2.0, 5.0), (1.0,)):
@@ -165,7 +165,7 @@ def linear(
 def logarithmic(
     values: Iterable[float | None], *, unit: Unit = Unit.NUMBER, lo: float | None = None, hi: float | None = None
 ) -> Scale:
-    """As `linear`; only what is above 0 counts."""
+    """Like `linear`, without values of 0 and below."""
     known = [one for one in values if one is not None and 0 < one <= MOST]
     least = lo if lo is not None and lo > 0 else min(known, default=0.1)
     most = hi if hi is not None and hi > 0 else max(known, default=least * 10)

@@ -20,8 +20,8 @@ def sparkline(
 ) -> Markup:
     """Values at equal distances, the oldest first, None for a gap; from 0 to the largest of them, or to `most`.
 
-    `label` says in words what it shows ("8 requests/s now, 12 at most in the last hour"): readers who do not see it hear that.
-    Without any value it is a dashed line. `limit` is drawn across where it lies within.
+    `label` describes the values ("8 requests/s now, 12 at most in the last hour"): readers who do not see it hear that.
+    Without any value it is a dashed line. `limit` is drawn across if it lies within.
     """
     points = thinned([(float(i), value) for i, value in enumerate(values)], 120)
     known = [value for value in values if value is not None and is_known(value)]

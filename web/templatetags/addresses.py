@@ -23,7 +23,7 @@ def _written(name: str, *values: Any) -> SafeString:
 
 
 class _Url(URLNode):
-    """One with values by position, whose result is written where it stands. The others are left to Django."""
+    """A tag with values by position, whose result is written in place. The others are left to Django."""
 
     def render(self, context: Context) -> str:
         return _written(self.view_name.resolve(context), *(value.resolve(context) for value in self.args))

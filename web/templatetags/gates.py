@@ -17,7 +17,7 @@ register = template.Library()
 
 @register.filter
 def left(result: GateResult) -> str:
-    """How long a running gate will take yet, in words; empty where that cannot be told."""
+    """Remaining time of a running gate, in words; empty if unknown."""
     return left_of(result, timezone.now())
 
 
@@ -30,7 +30,7 @@ def both_wrong(result: GateResult) -> int:
 
 @register.filter
 def off(distance: float | str) -> str:
-    """How far off an answer is, in three figures; evidence holds what is not finite by its name."""
+    """How far off an answer is, in three figures; evidence holds a value that is not finite by its name."""
     return "no answer, or another shape" if isinstance(distance, str) else f"{distance:.3g}"
 
 
@@ -56,7 +56,7 @@ register.filter("quantity", quantity_text)
 
 @register.filter
 def in_stages(stages: dict[str, float]) -> str:
-    """Where a request's time went on the server, in words and ms, as `8.1 ms: 2 waiting, 6 in the model`."""
+    """Parts of a request's time on the server, in words and ms, as `8.1 ms: 2 waiting, 6 in the model`."""
     names = {
         "queue_ms": "waiting",
         "input_ms": "taking in",
@@ -72,6 +72,6 @@ def in_stages(stages: dict[str, float]) -> str:
 
 @register.filter
 def place(measured: dict[str, str | None]) -> str:
-    """Where a gate measured, in words, as `node b: CPU EPYC, CPU count 16, GPU unknown`."""
+    """The machine of a gate, in words, as `node b: CPU EPYC, CPU count 16, GPU unknown`."""
     told = ", ".join(f"{words} {measured.get(fact) or 'unknown'}" for fact, words in FACTS.items() if fact != "image")
     return f"node {measured['node']}: {told}"

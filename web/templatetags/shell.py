@@ -17,8 +17,8 @@ register = template.Library()
 def nav(
     context: Context, name: str, label: str, count: int | None = None, key: str = "", says: str = "", also: str = ""
 ) -> SafeString | str:
-    """One entry of the main navigation, with how many wait there; the current one says so. `key`: the one that leads there after
-    `g`. `says`: what the number counts where that is trouble, which makes it red. `also`: addresses that begin so belong to
+    """One entry of the main navigation, with its count of waiting items; the current entry is marked. `key`: the letter after
+    `g`. `says`: the counted trouble, which makes the number red. `also`: addresses that begin so belong to
     it too. Nothing while no such page exists."""
     try:
         url = reverse(name)

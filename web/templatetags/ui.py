@@ -39,7 +39,7 @@ def guard_words(name: str) -> str:
 
 @register.filter
 def utc(at: str | None) -> str:
-    """An instant of ISO 8601 as a date and a time, for what is read without a script; UNKNOWN for None."""
+    """An instant of ISO 8601 as a date and a time, for readers without a script; UNKNOWN for None."""
     return f"{datetime.fromisoformat(at).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at else UNKNOWN
 
 
@@ -69,7 +69,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 @register.simple_tag
 def icon(name: str, label: str = "") -> SafeString:
-    """One icon of the sprite; it says nothing to who hears the page, save where it stands alone and has a `label`."""
+    """One icon of the sprite; hidden from screen readers unless it stands alone with a `label`."""
     return _drawn(name, label, static("web/icons.svg"))
 
 
@@ -84,7 +84,7 @@ def word(context: Context, name: str, since: datetime | None = None, as_it_is: b
     """A state or verdict as icon, word and colour, and since when it is so.
 
     A page that shows an outage sets `no_green`: good words of the past, such as “promoted”, then have no colour. `as_it_is` keeps
-    the colour of a word that states what is so now.
+    the colour of a word that states the present.
     """
     said = _word(name, static("web/icons.svg"), is_plain=bool(context.get("no_green")) and not as_it_is)
     return format_html('{} <span class="since">{}</span>', said, instant(since, lasts=True)) if since else said
@@ -100,8 +100,8 @@ def _word(name: str, sprite: str, *, is_plain: bool = False) -> SafeString:
 
 @register.simple_tag
 def no_default() -> SafeString:
-    """First in a form whose buttons must be pressed themselves: the Enter key in a field sends what the form's first button
-    sends, and where that one cannot be pressed, nothing."""
+    """First in a form whose buttons need a click: the Enter key in a field presses the form's first button,
+    which is disabled here."""
     return mark_safe('<button disabled hidden aria-hidden="true"></button>')
 
 
@@ -269,7 +269,7 @@ def inline(value: Any) -> str:
 
 @register.filter
 def in_code(sentence: str) -> SafeString:
-    """A sentence whose words between back quotes are code."""
+    """A sentence, with words between back quotes as code."""
     pieces = enumerate(sentence.split("`"))
     return format_html_join("", "{}", ((format_html("<code>{}</code>", one) if i % 2 else one,) for i, one in pieces))
 

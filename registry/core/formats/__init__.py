@@ -18,6 +18,7 @@ from registry.core.formats.tokenizers import LONGEST as LONGEST_JSON
 from registry.core.formats.tokenizers import facts_of, of_document
 from registry.core.formats.torchscript import MOST_READ, zipped_imports
 from registry.core.formats.window import MOST_FETCHES, Seekable, Window
+from registry.core.formats.zipped import members
 from registry.core.schema import Json, Problem
 
 #: Version of a reader's output, by kind: bump it when its facts change, so that cached headers are read again.
@@ -37,7 +38,8 @@ _KINDS: Final[dict[str, str]] = {
     ".pt": "torchscript",
     ".json": "json",
     ".py": "python",
-    ".data": "raw",
+    **dict.fromkeys((".data", ".index", ".pb"), "raw"),
+    **dict.fromkeys((".mar", ".keras", ".pt2"), "archive"),
     ".model": "raw",
     **dict.fromkeys(_TEXTS, "text"),
     **dict.fromkeys((".yaml", ".yml"), "yaml"),
@@ -101,7 +103,7 @@ def inspect(path: str, readable: Seekable, size_bytes: int, *, most_fetches: int
 
 def _problem(path: str, kind: str, head: bytes, error: Malformed) -> Problem:
     promised = _PROMISES[kind]
-    disguise = "" if kind in {"pickle", "torchscript"} else disguise_of(head)
+    disguise = "" if kind in {"pickle", "torchscript", "archive"} else disguise_of(head)
     if disguise:
         return Problem(
             path,
@@ -116,7 +118,7 @@ def _problem(path: str, kind: str, head: bytes, error: Malformed) -> Problem:
 _PROMISES: Final[dict[str, str]] = {
     "safetensors": "a safetensors file", "onnx": "an ONNX graph", "gguf": "a GGUF file", "tensorrt": "a TensorRT plan",
     "torchscript": "a TorchScript archive", "json": "JSON", "python": "Python source", "raw": "data", "text": "text",
-    "yaml": "YAML text", "pickle": "a pickle",
+    "yaml": "YAML text", "pickle": "a pickle", "archive": "a zip archive",
 }  # fmt: skip
 
 
@@ -176,6 +178,11 @@ def _read_pickle(window: Window) -> dict[str, Any]:
     return {"imports": names, "is_plain": is_plain}
 
 
+def _read_archive(window: Window) -> dict[str, Any]:
+    """{"members", "imports"}. `imports`: the names that its pickles would import."""
+    return {"members": len(members(window)), "imports": zipped_imports(window, ".pkl")}
+
+
 _READERS: Final[dict[str, Callable[[Window], dict[str, Any]]]] = {
     "safetensors": safetensors.read,
     "onnx": onnx.read,
@@ -188,6 +195,7 @@ _READERS: Final[dict[str, Callable[[Window], dict[str, Any]]]] = {
     "yaml": _read_yaml,
     "raw": _read_raw,
     "pickle": _read_pickle,
+    "archive": _read_archive,
 }
 
 __all__ = ["KINDS", "Findings", "disguise_of", "inspect", "kind_of", "reader_of"]

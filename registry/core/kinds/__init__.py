@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from registry.core.kinds.kind import Codec, ServerKind
 from registry.core.kinds.llamacpp import LLAMACPP
+from registry.core.kinds.openai import OPENAI
 from registry.core.kinds.triton import TRITON
 
-KINDS: Final[Mapping[str, ServerKind]] = {kind.name: kind for kind in (TRITON, LLAMACPP)}
+KINDS: Final[Mapping[str, ServerKind]] = {kind.name: kind for kind in (TRITON, LLAMACPP, *OPENAI)}
 #: Kind of a release that names none.
 DEFAULT: Final = TRITON.name
 #: Path of the file that each backend loads.

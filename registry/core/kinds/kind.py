@@ -148,7 +148,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class ServerKind:
-    """One kind of inference server.
+    """One kind of inference server. Agents start servers of a kind with runnable backends; the
+    others have neither image nor start.
 
     Args:
         loads: folder of a release's artifact/, below the model's folder.
@@ -172,9 +173,9 @@ class ServerKind:
     backends: Mapping[str, Backend]
     calls: Calls
     words: Words
-    image: Image
-    start: Callable[[ServerPlace], Start]
-    exit_grace_s: float
+    image: Image = Image("", "", (), (), lambda _: {}, ())
+    start: Callable[[ServerPlace], Start] = lambda _: Start(())
+    exit_grace_s: float = 0.0
     loads: str = ""
     writes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     has_config: bool = False

@@ -22,7 +22,7 @@ class WatchForecast:
         page_all_s: until the page if every request fails.
         page_ten_s: until the page at ten times the objective.
         ticket_two_s: until the ticket at twice the objective.
-        met_s: until the objective is proven to be met, if a fifth of what it allows is bad.
+        met_s: until the objective is proven to be met, if a fifth of the allowance is bad.
     """
 
     name: str
@@ -53,7 +53,7 @@ def _of(objective: Objective, rate_per_s: float) -> WatchForecast:
 
 
 def _attempts_to_prove(limit: float) -> float:
-    """Attempts of which a fifth of what the objective allows is bad, until it is proven to be met."""
+    """Attempts until the objective is proven to be met, at a fifth of the allowed share of bad attempts."""
     some = 1 / limit
     more = attempts_to_go(fixed_sums(HEALTHY, some, limit, Side.FINE), round(some), 1.0, MET_LOG_E)
     return some + (more or 0)

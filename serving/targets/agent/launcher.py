@@ -115,6 +115,8 @@ class LocalLauncher:
 
     def _described(self, kind: ServerKind) -> dict[str, Any] | str:
         """Returns the runtime image of a kind's serving environment, or why it cannot be used."""
+        if not kind.runnable:
+            return f"No agent starts {kind.name}. Its owner runs it, and an environment of platform static lists it."
         try:
             return runtime_image.describe(runtime_image.venv_of(self._venv, kind), kind)
         except runtime_image.RuntimeMissing as error:

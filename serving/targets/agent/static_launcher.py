@@ -22,10 +22,11 @@ from typing import Any
 
 from ledger.adapters.files import write_whole
 from registry.core.file_rules import code_files
-from registry.core.kinds import tells_live
+from registry.core.kinds import KINDS, spoken_by, tells_live
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer, TensorSpec
-from serving.servers.adapters.triton import TritonServer
 from serving.servers.adapters.triton_control import About, TritonControl
+from serving.servers.clients import client_of
+from serving.servers.text_server import TextControl
 from serving.targets.agent import model_repository, shim_record
 from serving.targets.agent.health_check import require_sockets
 from serving.targets.core.containment import not_contained
@@ -69,7 +70,12 @@ class StaticLauncher:
     ) -> None:
         self.server, self.servers, self._blobs, self._loads, self._runtime = server, servers, blobs, loads, runtime
         self._allows_uncontained_code = allows_uncontained_code
-        self._control = TritonControl(server.host, server.grpc_port)
+        self._texts = KINDS.get(kind) if kind in KINDS and KINDS[kind].interfaces else None
+        self._control = (
+            TextControl(server.host, server.http_port, self._texts)
+            if self._texts
+            else TritonControl(server.host, server.grpc_port)
+        )
         self._kind, self._listed_kind = "", kind
         self._missing = ""  # why `runtimes` was empty when it was last asked
         self._left: set[Path] = set()  # folders of releases that could not be unloaded
@@ -104,7 +110,7 @@ class StaticLauncher:
         if self._missing:
             return []
         self._kind = about.name
-        backends = sorted(model_repository.SERVER_BACKENDS)
+        backends = sorted(self._texts.backends if self._texts else model_repository.SERVER_BACKENDS)
         versions = {about.name: about.version}
         return [{"image": self._runtime, "server": about.name, "backends": backends, "versions": versions}]
 
@@ -124,6 +130,7 @@ class StaticLauncher:
         except InferenceError as error:
             may_pass = error.reason in ("unreachable", "timeout")
             raise LaunchError("not_ready" if may_pass else "load_failed", self._away(error)) from error
+        record = {"model": spec.model, "digest": spec.digest, "speaks": spoken_by(spec.manifest)}
         with self._changing[spec.model]:
             try:
                 for one in self._earlier(spec.model):
@@ -131,7 +138,7 @@ class StaticLauncher:
                 spec.folder.mkdir(parents=True, mode=0o700)
                 if self._loads != NOTHING:
                     self._place(spec)
-                write_whole(spec.folder / _RECORD, json.dumps({"model": spec.model, "digest": spec.digest}))
+                write_whole(spec.folder / _RECORD, json.dumps(record))
             except OSError as error:
                 self._clear(spec.folder, spec.model)
                 raise LaunchError(
@@ -220,7 +227,8 @@ class StaticLauncher:
             self._clear(folder, model)
 
     def _running(self, folder: Path) -> RunningServer:
-        return RunningServer(self.server.host, self.server.http_port, self.server.grpc_port, 0, 0, folder)
+        at, speaks = self.server, _record(folder).get("speaks", "")
+        return RunningServer(at.host, at.http_port, at.grpc_port, 0, 0, folder, speaks)
 
     def _earlier(self, model: str) -> list[Path]:
         """Folders of releases of the model that the server was given before: it has one at a time, and is given another now."""
@@ -254,7 +262,7 @@ class StaticLauncher:
             raise LaunchError("load_failed", why)
         if self._loads == NOTHING:
             self._check_ambiguity(spec)
-            return self._check_contract(spec.model, spec.manifest["serving"])
+            return self._check_contract(spec.model, spec.manifest)
         if self._control.stamp_of(spec.model) == "":
             raise LaunchError(
                 "load_failed",
@@ -283,8 +291,9 @@ class StaticLauncher:
                 f"nothing tells which of them {self.server} has. Seal each for a `runtime` of its own.",
             )
 
-    def _check_contract(self, model: str, serving: dict[str, Any]) -> None:
-        client = TritonServer(self.server.host, self.server.http_port, self.server.grpc_port)
+    def _check_contract(self, model: str, manifest: dict[str, Any]) -> None:
+        at, serving = self.server, manifest["serving"]
+        client = client_of(at.host, at.http_port, at.grpc_port, spoken_by(manifest))
         try:
             inputs, outputs = client.metadata(model)
         finally:

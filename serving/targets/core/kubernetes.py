@@ -26,6 +26,8 @@ _PORTS: Final = {"http": 8000, "grpc": 8001, "metrics": 8002}
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108
 #: An account that is nobody's on the node.
 _USER: Final = 10001
+#: Products as GPU Feature Discovery labels them.
+_PRODUCT: Final = re.compile(r"(NVIDIA|Tesla|Quadro|GRID)-[A-Za-z0-9._-]{1,40}")
 #: Images of the product's own runtimes, which nodes build from wheels.
 _LOCAL_IMAGE: Final = "local/"
 
@@ -196,7 +198,7 @@ def _pod(manifest: Mapping[str, Any], release: str, number: int, chosen: Json, p
 
 def _fetch(release: str, place: Place) -> Json:
     """Kubernetes may run it again over what it wrote before, so it begins with an empty folder."""
-    script = f"find /release -mindepth 1 -delete && exec sluicegate release export {release} /release --triton"
+    script = f"rm -rf /release/* && exec sluicegate release export {release} /release --triton"
     token = {"secretKeyRef": {"name": place.secret, "key": "token"}}
     return {
         "name": "fetch",
@@ -267,7 +269,9 @@ def _gpus(accelerator: Mapping[str, Any]) -> dict[str, int]:
     """Returns the extended resource and its count. Raises NotForKubernetes for a choice that one resource cannot state."""
     if accelerator.get("vendor") != "nvidia":
         return {}
-    count, mig = int(accelerator.get("count") or 1), accelerator.get("mig") or {}
+    count, mig = int(accelerator.get("count", 1)), accelerator.get("mig") or {}
+    if not count:
+        return {}
     profiles = mig.get("profiles") or []
     if not profiles or mig.get("mode") in {"none", "single"}:
         return {"nvidia.com/gpu": count}
@@ -294,8 +298,8 @@ def _node_terms(envelope: Mapping[str, Any]) -> list[Json]:
         [_is_version("gpu.compute", one) for one in capability.get("any_of") or []],
         _at_least(("cuda.driver-version", "cuda.driver"), driver.get("driver_min")),
         _at_least(("cuda.runtime-version", "cuda.runtime"), driver.get("cuda_min")),
-        _one_of("gpu.product", "In", accelerator.get("sku_allow")),
-        _one_of("gpu.product", "NotIn", accelerator.get("sku_deny")),
+        _products("In", accelerator.get("sku_allow")),
+        _products("NotIn", accelerator.get("sku_deny")),
         [(_above("gpu.memory", int(accelerator["memory_mib_min"]) - 1),)] if accelerator.get("memory_mib_min") else [],
     ]
     chosen: list[list[Conditions]] = [axis for axis in axes if axis]
@@ -340,8 +344,19 @@ def _is(label: str, number: int) -> Json:
     return {"key": f"{_GFD}{label}", "operator": "In", "values": [str(number)]}
 
 
-def _one_of(label: str, operator: str, values: list[str] | None) -> list[Conditions]:
-    return [({"key": f"{_GFD}{label}", "operator": operator, "values": values},)] if values else []
+def _products(operator: str, names: list[str] | None) -> list[Conditions]:
+    """The label has the driver's name with dashes for blanks, and `-SHARED` behind it on a shared device.
+
+    Raises NotForKubernetes for a short name such as `L4`, which would match no label.
+    """
+    plain = ["-".join(name.split()) for name in names or []]
+    if short := [name for name in plain if not _PRODUCT.fullmatch(name)]:
+        raise NotForKubernetes(
+            f"{short[0]!r} is no product as the label nvidia.com/gpu.product has it.",
+            "Push it again with the label's text in `accelerator.sku_allow` and `sku_deny`, such as NVIDIA-L4.",
+        )
+    values = [one for name in plain for one in (name, f"{name}-SHARED")]
+    return [({"key": f"{_GFD}gpu.product", "operator": operator, "values": values},)] if values else []
 
 
 def _at(envelope: Mapping[str, Any], path: str) -> Any:

@@ -213,11 +213,11 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
                 named = edges[one.stat] = [round(float(edge) * unit) for edge in _EDGE.findall(buckets)]
             found = dict(zip(named, map(int, values), strict=True))
             if one.stat in _MEASURES:
-                known = {
-                    edge: found[edge] for edge in wanted if edge in found
-                }  # a gateway may have started without them
-                more = Spread(int(values[-1]), known)
-                model.arm(one).measure(one.stat, Spread(0, {}, more.count, known) if one.is_left else more)
+                if not found.keys() >= set(wanted):
+                    continue  # a gateway that started without these edges knows no value
+                count, under = int(values[-1]), {edge: found[edge] for edge in wanted}
+                spread = Spread(0, {}, count, under) if one.is_left else Spread(count, under)
+                model.arm(one).measure(one.stat, spread)
                 continue
             counted = {edge: found.get(edge, 0) for edge in wanted}
             if one.callers:
@@ -337,9 +337,16 @@ def _series_of(name: str) -> Series:
 
 
 def _stream_series(stat: str, answer: Answer, about: tuple[str, str, int]) -> Series:
-    """Series of a measure of first attempts. The wait of a caller that left belongs to the value that did not come."""
-    if answer.ended is Ended.ABORTED and stat == _LEFT:
-        return Series(FIRST_TEXT if answer.stream == StreamEnd.SILENT else LARGEST_GAP, *about, is_left=True)
+    """Series of a measure of first attempts.
+
+    If the caller left, its time to the first text is known or was its wait, and its largest gap is that until it left.
+    """
+    if answer.ended is Ended.ABORTED:
+        if stat == _LEFT and answer.stream == StreamEnd.SILENT:
+            return Series(FIRST_TEXT, *about, is_left=True)
+        if stat == _LEFT and answer.stream != StreamEnd.UNREAD:
+            return Series(LARGEST_GAP, *about)
+        return Series(stat, *about) if stat == FIRST_TEXT else _UNCOUNTED
     return Series(stat, *about) if stat != _LEFT and answer.ended in (Ended.ANSWERED, Ended.FAILED) else _UNCOUNTED
 
 

@@ -80,6 +80,11 @@ local function is_failed(events, data)
   return false
 end
 
+local function is_error(events, data)
+  local member = '"' .. events.error .. '"'
+  return has(data, member, "^%s*:%s*{{") or has(data, member, '^%s*:%s*"[^"]')
+end
+
 -- The end of a stream at this line, and whether the line has text. `seen` holds what came before.
 local function read(events, line, seen)
   if line:sub(-1) == "\\r" then line = line:sub(1, -2) end
@@ -87,8 +92,8 @@ local function read(events, line, seen)
   local field, data = line:match("^(%a+): ?(.*)$")
   if field == "event" then seen.is_error = data == events.error end
   if field ~= "data" and field ~= events.error then return end
-  local opens = '^{{%s*"' .. events.error .. '"%s*:%s*[{{"]'
-  if seen.is_error or field == events.error or data:find(opens) then
+  data = data:match("^(.-)%s*$")
+  if seen.is_error or field == events.error or is_error(events, data) then
     local is_busy = seen.texts == 0 and events.busy[data:match(events.code) or ""]
     return is_busy and "{StreamEnd.BUSY}" or "{StreamEnd.ERROR}"
   end
@@ -107,8 +112,11 @@ end
 function envoy_on_response(handle)
   local head = handle:headers()
   local encoding = head:get("content-encoding") or "identity"
-  local is_read = head:get(":status") == "200" and encoding == "identity"
-  if not is_read or (head:get("content-type") or ""):sub(1, 17) ~= "text/event-stream" then return end
+  if head:get(":status") ~= "200" then return end
+  if encoding ~= "identity" or (head:get("content-type") or ""):sub(1, 17):lower() ~= "text/event-stream" then
+    note(handle, "{END}", "{StreamEnd.UNREAD}")
+    return
+  end
   local events = EVENTS[handle:virtualHost():metadata():get("kind") or ""]
   local known = handle:streamInfo():dynamicMetadata():get("{NAMESPACE}") or {{}}
   local heard = tonumber(known["{HEARD}"])

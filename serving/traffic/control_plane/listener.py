@@ -257,12 +257,14 @@ def _value(name: str, value_format: str, unit: str = "Unspecified") -> dict[str,
 
 
 def _stream_logs() -> list[dict[str, Any]]:
-    """Times of streams in milliseconds, and their events with text. `left` is the time since the last text, or without any since the
-    attempt began: a caller that leaves did not wait longer for the next one.
+    """Times of streams in milliseconds, and their events with text. `left` is the largest gap if the caller has just left: the gap so
+    far, or the time since the last text; without text, the time since the attempt began.
     """
     seconds = "int(request.time) + request.duration.getSeconds()"
     ms = "request.time.getMilliseconds() + request.duration.getMilliseconds() + 1"  # rounded down, twice
-    left = f"%CEL(({seconds}) * 1000 + {ms} - int(metadata.filter_metadata['{NAMESPACE}']['{HEARD}']))%"
+    noted_here = f"metadata.filter_metadata['{NAMESPACE}']"
+    wait, gap = f"(({seconds}) * 1000 + {ms} - int({noted_here}['{HEARD}']))", f"int({noted_here}['{GAP}'])"
+    left = f"%CEL('{GAP}' in {noted_here} && {gap} > {wait} ? {gap} : {wait})%"
     noted = [_value(name, f"%DYNAMIC_METADATA({NAMESPACE}:{name})%") for name in (FIRST, GAP)]
     texts = _value(TEXTS, f"%DYNAMIC_METADATA({NAMESPACE}:{TEXTS})%")
     return [

@@ -64,7 +64,11 @@ def not_offered(of_models: str) -> str:
     )
 
 
-NOT_OFFERED = not_offered("; ".join(f"models on {kind.name}: {kind.calls.words}" for kind in KINDS.values()))
+_OFFERED = {
+    words: ", ".join(kind.name for kind in KINDS.values() if kind.calls.words == words)
+    for words in dict.fromkeys(kind.calls.words for kind in KINDS.values())
+}
+NOT_OFFERED = not_offered("; ".join(f"models on {kinds}: {words}" for words, kinds in _OFFERED.items()))
 
 
 def gateway_routes() -> list[dict[str, Any]]:

@@ -64,6 +64,7 @@ class StreamEnd(StrEnum):
     DONE = "done"
     BUSY = "busy"  # an error before any text: the server has no capacity
     ERROR = "error"
+    UNREAD = "unread"  # an answer without events that the gateway reads
     NO_END = "no_end"  # the answer ended without the event that ends a whole stream
 
 

@@ -30,7 +30,7 @@ class Command(migrate.Command):
 
 @contextmanager
 def _as(owner: Mapping[str, object], alias: str) -> Iterator[str]:
-    """Inside, the connection is one of this role's; yields the name of the services' own."""
+    """Inside, the connection belongs to this role; yields the name of the services' role."""
     connection = connections[alias]
     usual = dict(connection.settings_dict)
     connection.close()

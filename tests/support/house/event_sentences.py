@@ -108,8 +108,8 @@ RESTS_ON = {
     # rollouts: the engine
     "Rollout {} prepares it.": STATE,
     "Rollout {} goes to {} next, if that is proven.": "the policy's next step",
-    "Rollout {}: it fails where the other replicas do not.": "the test for an odd replica, on this tick's counters",
-    "Rollout {}: it fails where the other replicas do not, and the candidate is compared with it.": "as above, for stable",
+    "Rollout {}: it fails, unlike the other replicas.": "the test for an odd replica, on this tick's counters",
+    "Rollout {}: it fails, unlike the other replicas, and the candidate is compared with it.": "as above, for stable",
     "{} was promoted over it.": "the move to promoted is in this transaction, after every gateway acknowledged the route",
     "Rollout {} has ended, so requests may force a release again.": "the state that it moves to is final",
     "Rollout {} lacks evidence of time, because requests forced a release.": "300 readings of a stage, and most of it, had one",

@@ -25,7 +25,8 @@ CONSTRUCTIONS = {
     "a clause for a noun": r"\b[Ww]hat (it|is|was|are|were|they|has|had|may|can|must|he|the|a|users?|people|no)\b",
     "so many, as often": r"\b(so|as) (many|often|long|few) (as|that)?\b",
 }
-PYTHON = re.compile(r'^\s*r?"""(.*?)"""|(?:^|\s)#:?\s([^\n]*)', re.MULTILINE | re.DOTALL)
+#: A docstring, another text in triple quotes, or a comment.
+PYTHON = re.compile(r'^\s*r?"""(.*?)"""|""".*?"""|(?:^|\s)#:?\s([^\n]*)', re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 MARKUP = re.compile(r"\{[%{#].*?[%}#]\}|<[^>]*>", re.DOTALL)
 #: The guide quotes the sentences that it asks to avoid.

@@ -79,6 +79,9 @@ class _Handler(socketserver.StreamRequestHandler):
             self._play(owner, play)
 
     def _play(self, owner: EventServer, play: Play) -> None:
+        if b"\r\n\r\n" in play.head:  # a whole answer
+            self.wfile.write(play.head)
+            return
         if play.head:
             self.wfile.write(play.head + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n")
         for part in play.parts:
