@@ -87,7 +87,7 @@ class Token(models.Model):
 
     @property
     def scope(self) -> Scope:
-        """What it may at most."""
+        """Its scope."""
         verbs, patterns = self.scope_verbs, self.scope_models
         return Scope(
             None if verbs is None else frozenset(verbs),
@@ -104,7 +104,7 @@ class UserSession(models.Model):
     seen_at = models.DateTimeField()
     address = models.CharField(max_length=64, blank=True)
     browser = models.CharField(max_length=60)
-    # by whom it was begun; None: by password
+    # issuer of the sign-in; None: by password
     issuer = models.ForeignKey("Issuer", on_delete=models.CASCADE, null=True, blank=True, related_name="+")
 
 
@@ -115,13 +115,11 @@ class SignInTally(models.Model):
     failures = models.PositiveIntegerField(default=0)
     failed_at = models.DateTimeField(null=True)
     known_at = models.DateTimeField(null=True)  # of a pair: its last success
-    forget_at = models.DateTimeField(
-        default=timezone.now, db_index=True
-    )  # from then on it says nothing: the oldest go first
+    forget_at = models.DateTimeField(default=timezone.now, db_index=True)  # the end of its effect: the oldest go first
 
 
 class Issuer(models.Model):
-    """Who else says who somebody is: an OpenID Connect issuer, for people (sign-in) and for programs (token rules)."""
+    """An identity provider with OpenID Connect, for people (sign-in) and for programs (token rules)."""
 
     title = models.CharField(max_length=80)  # on the button of the sign-in page
     url = models.CharField(max_length=300, unique=True)  # `iss`, to the letter
@@ -130,7 +128,9 @@ class Issuer(models.Model):
     is_for_people = models.BooleanField(default=False)  # the sign-in page offers it
     client_id = models.CharField(max_length=300, blank=True)
     client_secret = models.TextField(blank=True)  # encrypted: see ledger.adapters.secret_encryption
-    creates_accounts = models.BooleanField(default=False)  # whoever signs in first gets an account, without roles
+    creates_accounts = models.BooleanField(
+        default=False
+    )  # the first sign-in of a person creates an account, without roles
     session_hours = models.PositiveIntegerField(default=12)  # of a sign-in by it
     audience = models.CharField(max_length=300, blank=True)  # of programs' identity tokens; empty: none are taken
     version = models.PositiveIntegerField(default=1)
@@ -185,7 +185,7 @@ class UsedIdToken(models.Model):
     """An identity token that was exchanged: no second time while it lives."""
 
     issuer = models.ForeignKey(Issuer, on_delete=models.CASCADE, related_name="+", db_index=False)
-    sha256 = models.CharField(max_length=64)  # of its jti; of all that is signed where it has none
+    sha256 = models.CharField(max_length=64)  # of its jti, or else of all signed bytes
     ends_at = models.DateTimeField()
 
     class Meta:

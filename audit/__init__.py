@@ -1,1 +1,1 @@
-"""Who may read which events of the log, and whether the log is still what was written."""
+"""Read access to the event log, search, and the check of its integrity."""

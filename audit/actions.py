@@ -1,4 +1,4 @@
-"""The check of the whole log: asked for by an administrator, made by a worker, told by the log itself."""
+"""The check of the whole log: an administrator requests it, a worker runs it, and the log records the result."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ledger.queries.chain_verification import verify_chain
 
 
 def request_check(*, actor: Actor) -> Job:
-    """The job that checks the whole log; the one that waits or runs already, if there is one. For administrators."""
+    """The job that checks the whole log; an unfinished job is reused. For administrators."""
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     return enqueue(kind=CHECK, key="log", args={"actor": actor.name})
 
 
 def check_log(*, asked_by: str) -> Event:
-    """Walks over all events and appends what it found, whole or not, as `log.checked`.
+    """Reads all events and appends the result as `log.checked`.
 
     So the finding is itself an event of the chain, and the next check covers it. Of a log that was whole the last time, the
     event that ended it then must still be there.

@@ -1,1 +1,1 @@
-"""Outside systems that say who somebody is."""
+"""Identity providers."""

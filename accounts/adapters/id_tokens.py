@@ -26,11 +26,11 @@ _REQUIRED = ["iss", "aud", "exp", "iat", "sub"]
 
 
 class BadIdToken(Exception):
-    """It is not believed. The message says why, and never what is in it."""
+    """The token is not accepted. The message holds the reason, and never the token's content."""
 
 
 def issuer_named_in(token: str) -> str:
-    """The `iss` that the token claims, believed by nobody yet: it says which row to look up. Raises BadIdToken."""
+    """The `iss` that the token claims, not yet verified; it selects the issuer's row. Raises BadIdToken."""
     try:
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise BadIdToken(f"an identity token is at most {LONGEST_TOKEN} characters of ASCII")

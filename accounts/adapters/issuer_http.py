@@ -24,7 +24,7 @@ AGENT = "Sluicegate"
 
 
 class IssuerUnreachable(Exception):
-    """It gave no answer that can be used. The message says why, in words for its administrator."""
+    """The issuer gave no usable answer. The message holds the reason, for its administrator."""
 
 
 def url_problem(url: str) -> str:

@@ -1,4 +1,4 @@
-"""What issuers publish: their addresses and their keys, kept for a while, so that one that is away for an hour stops nobody.
+"""Published addresses and keys of issuers, cached: an issuer can be away for an hour without blocking sign-ins.
 
 Numbers are those of docs/identity.md. One cache for each process; nothing in it is the only copy of anything.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from accounts.adapters.issuer_http import IssuerUnreachable, get_json, url_problem
 
-#: How long what was read counts as fresh, how often a new reading is tried at the most, and how long old keys serve, in seconds.
+#: Seconds for which a reading is fresh, between two readings at least, and for which old keys serve.
 FRESH_S, RETRY_S, LONGEST_S = 600.0, 30.0, 86400.0
 MOST_KEYS = 100
 _SUFFIX = "/.well-known/openid-configuration"
@@ -26,7 +26,7 @@ class IssuerAway(Exception):
 
 @dataclass(frozen=True)
 class Discovery:
-    """What the issuer says of itself, checked: every address is one that may be asked."""
+    """The issuer's checked metadata: requests to all its addresses are permitted."""
 
     issuer: str
     jwks_uri: str
@@ -94,7 +94,7 @@ class IssuerCache:
             return known
         with self._own:
             lock = self._locks.setdefault(url, threading.Lock())
-        # Who has keys that may still serve does not wait for somebody else's reading of a slow issuer.
+        # With keys that may still serve, a caller does not wait for another caller's reading of a slow issuer.
         if lock.acquire(timeout=_LONGEST_WAIT_S) if known is None else lock.acquire(blocking=False):
             try:
                 self._try(url)

@@ -1,4 +1,4 @@
-"""Bearer tokens: how a program's request says who it is from.
+"""Bearer tokens: the identity of a program's request.
 
 REST framework loads it while its own views are still being made: nothing here, and nothing in this package's `__init__`,
 may import them.

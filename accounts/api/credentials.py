@@ -28,8 +28,8 @@ class Unknown(DomainError):
 def require_known(headers: Headers) -> None:
     """Raises Unknown unless a living token, or a living session, comes with the request.
 
-    Two queries at most, on a connection of their own, which is closed: this runs outside of Django's requests. What the sender
-    may do is for the view to say.
+    Two queries at most, on a connection of their own, which is closed: this runs outside of Django's requests. The view
+    checks the sender's permissions.
     """
     said = {name: value.decode("latin-1") for name, value in headers if name in {b"authorization", b"cookie"}}
     words = said.get(b"authorization", "").split()
@@ -55,7 +55,7 @@ def _require_token(words: list[str]) -> None:
 
 
 def session_of(headers: Headers) -> tuple[User, SessionBase] | None:
-    """The user whose living session comes with the request, with the session; else None. Two queries at most."""
+    """(user, session) of the request's living session, or None. Two queries at most."""
     key = _session_key(headers)
     if not key:
         return None
@@ -66,7 +66,7 @@ def session_of(headers: Headers) -> tuple[User, SessionBase] | None:
 
 
 def has_session_cookie(headers: Headers) -> bool:
-    """Whether the request says that it has a session; nothing is looked up."""
+    """Whether the request claims a session; without a query."""
     return bool(_session_key(headers))
 
 

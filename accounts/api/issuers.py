@@ -41,7 +41,7 @@ _KINDS = [kind.value for kind in IssuerKind]
 
 
 class IssuerOut(ModelSerializer[Issuer]):
-    """Who else says who somebody is. The client secret is never told."""
+    """An identity provider, without its client secret."""
 
     kind = ChoiceField(choices=_KINDS)
     has_secret = BooleanField(source="client_secret", help_text="whether there is a client secret")
@@ -76,7 +76,7 @@ class IssuerChange(StrictSerializer):
     client_secret = PlainText(required=False, help_text="kept encrypted; empty takes it away")
     audience = PlainText(required=False, help_text="`aud` of programs' identity tokens; empty: none are taken")
     is_for_people: bool = described("the sign-in page offers it", required=False)
-    creates_accounts: bool = described("whoever signs in first gets an account without roles", required=False)
+    creates_accounts: bool = described("the first sign-in of a person creates an account without roles", required=False)
     session_hours = IntegerField(required=False, min_value=1, max_value=168)
     is_active = BooleanField(required=False)
 
@@ -87,7 +87,7 @@ class IssuerIn(IssuerChange):
 
 
 class IssuerChecked(Shape):
-    """What the issuer answered at this moment."""
+    """The issuer's present answer."""
 
     issuer: str
     jwks_uri: str
@@ -97,7 +97,7 @@ class IssuerChecked(Shape):
 
 
 class RuleProblem(Shape):
-    """What is wrong with a rule's claims, and what to write instead."""
+    """Problems of a rule's claims, with their fixes."""
 
     field: str
     message: str
@@ -221,7 +221,7 @@ class IssuerView(APIView):
 
     @extend_schema(parameters=[IF_MATCH], request=IssuerChange, responses=IssuerOut)
     def patch(self, request: Request, issuer_id: int) -> Response:
-        """Changes it. Turned off, it lets nobody in any more, and the tokens of its rules end."""
+        """Changes the issuer. Turned off, it ends its sign-ins and the tokens of its rules."""
         actor = actor_of(request)
         row = actions.change_issuer(
             actor=actor,
@@ -235,7 +235,7 @@ class IssuerView(APIView):
 class IssuerCheckView(APIView):
     @extend_schema(request=None, responses=IssuerChecked)
     def post(self, request: Request, issuer_id: int) -> Response:
-        """Asks the issuer now, and says what it answers."""
+        """Asks the issuer now, and returns its answer."""
         actor = actor_of(request)
         told, keys = actions.check_issuer(actor=actor, issuer=queries.get_issuer(actor, issuer_id))
         found = {
@@ -309,13 +309,13 @@ class RoleRuleView(APIView):
 class IdentitiesView(APIView):
     @extend_schema(operation_id="issuers_identities_list", responses=IdentitiesPage)
     def get(self, request: Request, issuer_id: int) -> Response:
-        """The people whom the issuer signs in."""
+        """People who sign in at the issuer."""
         issuer = queries.get_issuer(actor_of(request), issuer_id)
         return Response(IdentitiesPage({"results": queries.identities_of(issuer)}).data)
 
     @extend_schema(request=IdentityIn, responses={201: IdentityOut})
     def post(self, request: Request, issuer_id: int) -> Response:
-        """Prepares an account: whom the issuer calls `sub` signs in as this user."""
+        """Prepares an account: the issuer's person `sub` signs in as this user."""
         actor = actor_of(request)
         issuer = queries.get_issuer(actor, issuer_id)
         row = actions.prepare_identity(actor=actor, issuer=issuer, **read_body(IdentityIn, request))

@@ -51,7 +51,7 @@ class UserSerializer(StrictSerializer, ModelSerializer[User]):
         fields = ["username", "is_admin", "password", "roles"]
         extra_kwargs: ClassVar[dict[str, Any]] = {
             "username": {"validators": []}
-        }  # the action says it with a stable code
+        }  # the action refuses it with a stable code
 
 
 class TeamSerializer(StrictSerializer, ModelSerializer[Team]):
@@ -102,7 +102,7 @@ class MeView(APIView):
 
 
 class TeamsView(ListAPIView[Team]):
-    """The teams that one has a role in, by name; every team for administrators."""
+    """The caller's teams, by name; every team for administrators."""
 
     serializer_class = TeamSerializer
     pagination_ordering = "slug"

@@ -1,4 +1,4 @@
-"""What a request says: who asks, for which version, and its body."""
+"""Parts of a request: its actor, its version and its body."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ IF_MATCH_OR_ANY = OpenApiParameter(
     str,
     OpenApiParameter.HEADER,
     required=True,
-    description="the version that was read, or `*`: shut it, whatever it has become meanwhile",
+    description="the version that you read, or `*` for any version",
 )
-#: Where a change is also made without it, from whatever version there is.
+#: For changes that need no version.
 IF_MATCH_OPTIONAL = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, description="the version that was read; without it, any"
 )
@@ -54,9 +54,9 @@ KNOWN = "known"
 
 
 def actor_of(request: Request | HttpRequest) -> Actor:
-    """Who asks, narrowed by the scope of the token. Raises NotAuthenticated (401) when nobody is signed in.
+    """The caller, narrowed by the scope of the token. Raises NotAuthenticated (401) without a sign-in.
 
-    Read once for each request: what is granted or taken meanwhile counts from the next one on.
+    Read once for each request: a changed role counts from the next request on.
     """
     if not isinstance(request.user, User):
         raise NotAuthenticated
@@ -78,7 +78,7 @@ def _note_known(plain: object) -> None:
 
 
 def client_address(request: Request | HttpRequest) -> str:
-    """The IP address that the request comes from: what the outermost of our own proxies saw (SLUICEGATE_PROXIES of them)."""
+    """The request's IP address, as seen by the outermost of our own proxies (SLUICEGATE_PROXIES of them)."""
     peer = str(request.META.get("REMOTE_ADDR", ""))
     seen = [one.strip() for one in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if one.strip()]
     return seen[-settings.PROXIES] if 0 < settings.PROXIES <= len(seen) else peer
@@ -124,7 +124,7 @@ class InvalidBody(ValidationError):
         self.problem_code = problem_code
 
 
-#: JSON says what is text and what is a number; REST framework alone would take "12" for 12, 12 for "12" and "yes" for true.
+#: JSON distinguishes texts from numbers; REST framework alone would take "12" for 12, 12 for "12" and "yes" for true.
 _TYPES: dict[type[Field[Any, Any, Any, Any]], tuple[type | tuple[type, ...], str, str]] = {
     CharField: (str, "This must be text.", "not_text"),
     IntegerField: (int, "This must be a whole number.", "not_a_whole_number"),
@@ -134,7 +134,7 @@ _TYPES: dict[type[Field[Any, Any, Any, Any]], tuple[type | tuple[type, ...], str
 
 
 def _mistyped(field: Field[Any, Any, Any, Any], value: Any) -> Any:
-    """What is wrong with the JSON type of the value, as REST framework's error detail; None where nothing is."""
+    """Error detail for a value of the wrong JSON type, in REST framework's form, or None."""
     if isinstance(field, ListField) and isinstance(value, list):
         found = {i: wrong for i, inner in enumerate(value) if (wrong := _mistyped(field.child, inner)) is not None}
         return found or None
@@ -153,7 +153,7 @@ class StrictSerializer(Shape):
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
-            return super().to_internal_value(data)  # says that it is no object
+            return super().to_internal_value(data)  # refuses it: no object
         errors = self._unknown(data)
         for name, field in self.fields.items():
             if name in data and (wrong := _mistyped(field, data[name])) is not None:
@@ -177,7 +177,7 @@ class StrictSerializer(Shape):
 
 
 class PlainText(CharField):
-    """Text as it was sent, also empty. What it may hold is for the action to say, beside the mistakes of everything else."""
+    """Text as it was sent, also empty. The action checks it, and reports its mistakes beside those of the other fields."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_blank=True, trim_whitespace=False, **kwargs)

@@ -18,7 +18,7 @@ def versioned(serializer: BaseSerializer[Any], status: int = 200, headers: Mappi
 
 
 # A comment and no docstring: the schema would show it as that of every list.
-# A list that is short by nature, in the form of one that is paged: subclasses add `results`.
+# A list that is short by nature, in the form of a paged list: subclasses add `results`.
 class OnePage(Shape):
     next: str | None = described("always null: there is one page", default=None)
     previous: str | None = described(default=None)

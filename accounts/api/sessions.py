@@ -1,4 +1,4 @@
-"""Where somebody is signed in by a browser, and an end to it. One's own; anybody's for administrators."""
+"""Browser sessions, and their end: the caller's own, or anyone's for administrators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SessionOut(serializers.ModelSerializer[UserSession]):
     """A browser in which the user is signed in."""
 
     issuer = serializers.CharField(
-        source="issuer.url", default=None, allow_null=True, help_text="whose sign-in began it; null: a password"
+        source="issuer.url", default=None, allow_null=True, help_text="the issuer of the sign-in; null: a password"
     )
 
     class Meta:
@@ -46,7 +46,7 @@ class UserSessionsView(APIView):
 class SessionView(APIView):
     @extend_schema(operation_id="users_session_destroy", responses={204: None})
     def delete(self, request: Request, username: str, session_id: int) -> Response:
-        """Signs out there: that browser's next request is nobody's."""
+        """Ends the session: that browser's next request is not signed in."""
         session = queries.get_session(readable_user(request, username), session_id)
         actions.end_session(actor=actor_of(request), session=session)
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -22,7 +22,7 @@ from accounts.queries.issuers import get_issuer
 
 
 class ExchangeIn(StrictSerializer):
-    id_token = PlainText(help_text="what the CI's issuer signed for the audience that is configured here")
+    id_token = PlainText(help_text="token that the CI's issuer signed, for the audience configured here")
     rule: int | None = described("of which rule, where several are met", required=False, default=None)
 
 
@@ -37,7 +37,7 @@ class ExchangedOut(Shape):
 
 class TryIn(StrictSerializer):
     id_token = PlainText(default="", help_text="it is verified, and not used up")
-    issuer: int | None = described("whose `claims` these would be", default=None)
+    issuer: int | None = described("the issuer of these `claims`", default=None)
     claims = DocumentField(default=None, help_text="in place of a token: believed as they are")
 
 

@@ -27,7 +27,7 @@ class NewTokenIn(StrictSerializer):
     name = CharField(default="robot", max_length=120)
     expires_at: datetime | None = described("when it ends; left out: after SLUICEGATE_TOKEN_DAYS", default=None)
     verbs: list[str] | None = described(
-        "what it may at most: verbs of docs/access.md, or roles for all of theirs; left out: all that the user may",
+        "at most these permissions: verbs of docs/access.md, or roles for all of their verbs; default: all permissions of the user",
         default=None,
     )
     models: list[str] | None = described(
@@ -67,7 +67,7 @@ class TokensPage(OnePage):
 
 
 class UserTokensView(APIView):
-    """A user's tokens: a list, a new one, and an end to those of a name. For oneself, or for administrators."""
+    """A user's tokens: lists them, creates a token, and ends the tokens of a name. For the user and for administrators."""
 
     @extend_schema(responses=TokensPage)
     def get(self, request: Request, username: str) -> Response:
@@ -112,7 +112,7 @@ class TokenView(APIView):
 
 
 class RotateTokenView(APIView):
-    """A new secret for a token; the one before is good for a while. A token may do it to itself."""
+    """Creates a new secret for a token; the previous secret is good for a while. A token may rotate itself."""
 
     @extend_schema(request=TokenRotateIn, responses=TokenSerializer)
     def post(self, request: Request, username: str, token_id: int) -> Response:

@@ -130,7 +130,7 @@ class PasswordView(APIView):
 
 
 def readable_user(request: Request, username: str) -> User:
-    """The user, for itself and for administrators. Raises Refused, also for names that nobody has; NotFound."""
+    """The user, for itself and for administrators. Raises Refused, also for unknown names; NotFound."""
     actor = actor_of(request)
     if actor.name != username:
         require(actor, Verb.ADMINISTER, EVERY_TEAM)

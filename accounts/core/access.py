@@ -10,7 +10,7 @@ from typing import Any
 from accounts.core.scope import MOST_PATTERNS, MOST_STARS, WHOLE, Scope, unreadable_patterns
 from ledger.core.errors import Refused, Stale, field_error
 
-#: What stands for every team, where a team is named.
+#: Stands for every team in place of a team's name.
 EVERY_TEAM = "*"
 
 
@@ -111,14 +111,14 @@ MAY: dict[Role, frozenset[Verb]] = {
 #: The roles that can be held in every team at once, by people who are no administrators. Each is held in a team as well.
 CROSS_TEAM: frozenset[Role] = frozenset({Role.VIEWER, Role.RELEASE_MANAGER})
 
-#: What a scope that has the first has as well: a rollback of a model whose rollout is under way aborts that.
+#: Verbs that a scope with the first verb also holds: a rollback aborts a running rollout of the model.
 _WITH: dict[Verb, frozenset[Verb]] = {Verb.ROLL_BACK: frozenset({Verb.ABORT_ROLLOUT})}
 
 #: What everybody may about themselves: their password, tokens and sessions.
 OF_ONESELF: frozenset[Verb] = frozenset({Verb.MANAGE_ACCOUNT})
 
 
-#: What a verb does, as it is said of somebody who may not.
+#: Effect of each verb, for the sentence of a refusal.
 DOING: dict[Verb, str] = {
     Verb.READ: "read the models",
     Verb.CREATE_MODEL: "create models",
@@ -129,7 +129,7 @@ DOING: dict[Verb, str] = {
     Verb.ANNOTATE_RELEASE: "write notes and comments on releases",
     Verb.SET_ALIAS: "set aliases",
     Verb.RUN_GATES: "run gates",
-    Verb.SCALE_RELEASE: "say how many replicas run",
+    Verb.SCALE_RELEASE: "set the number of replicas",
     Verb.START_ROLLOUT: "start rollouts",
     Verb.PAUSE_ROLLOUT: "pause rollouts",
     Verb.RESUME_ROLLOUT: "resume rollouts",
@@ -158,7 +158,7 @@ def verbs_of(actor: Actor) -> frozenset[Verb]:
 class Actor:
     """Who asks. `roles` maps a team's slug, or `*` for every team, to the roles held in it; `user_id` is None for the system itself.
 
-    `is_admin` is an administrator whom no scope narrows. One who comes with a narrower token has `every_role` instead: ask `may`.
+    `is_admin` is an administrator whom no scope narrows. An administrator with a narrower token has `every_role` instead: ask `may`.
     `token_id` is the token that the request came with, None for a session; `secret_sha256`: the digest of its secret.
     """
 
@@ -190,14 +190,14 @@ def may(actor: Actor, verb: Verb, team: str, model: str | None = None) -> bool:
 
 
 def _has_role_for(actor: Actor, verb: Verb, team: str) -> bool:
-    """What the user may, whatever the token."""
+    """Whether one of the actor's roles in the team allows the verb, ignoring the token's scope."""
     if actor.is_system or actor.is_admin or actor.every_role:
         return True
     return any(verb in MAY[role] for role in actor.roles_in(team))
 
 
 def teams_where(actor: Actor, verb: Verb) -> frozenset[str] | None:
-    """The teams in which the actor may do the verb on some model; None for every team. `scope` says on which models."""
+    """The teams in which the actor may do the verb on some model; None for every team. `scope` limits the models."""
     if actor.is_system:
         return None
     if not actor.scope.has_verb(verb):
@@ -208,7 +208,7 @@ def teams_where(actor: Actor, verb: Verb) -> frozenset[str] | None:
 
 
 def require(actor: Actor, verb: Verb, team: str, model: str | None = None) -> None:
-    """Raises Refused, naming the roles that would do, or what the token's scope lacks, unless `may`."""
+    """Raises Refused, naming sufficient roles or the gap in the token's scope, unless `may`."""
     if not _has_role_for(actor, verb, team):
         would = sorted(role.value for role, verbs in MAY.items() if verb in verbs)
         raise Refused(
@@ -233,7 +233,7 @@ def require_own(actor: Actor, user_id: int | None) -> None:
 def scope_from(verbs: Iterable[str] | None, models: Iterable[str] | None) -> Scope:
     """The scope of these verbs and models; None: all. A role's name stands for the role's verbs; every scope may read its models.
 
-    Raises Invalid, naming what is no verb and what can be no model.
+    Raises Invalid, naming the unknown verbs and the impossible models.
     """
     wanted = None if verbs is None else {str(verb) for verb in verbs}
     if wanted is not None:
@@ -268,7 +268,7 @@ def require_within(actor: Actor, scope: Scope) -> None:
 
 
 def _out_of_scope(actor: Actor, verb: Verb, model: str | None) -> Refused:
-    """Says what the token's scope lacks: the verb, the model, or that it is for single models alone."""
+    """Refusal that names the gap in the token's scope: the verb, the model, or all models."""
     if not actor.scope.has_verb(verb):
         lacks = f"the verb {verb.value}"
     else:
@@ -287,9 +287,9 @@ def _out_of_scope(actor: Actor, verb: Verb, model: str | None) -> Refused:
 
 
 def require_version(current: int, expected: int | None, name: str, **facts: Any) -> None:
-    """Raises Stale unless the row that is called `name` is at the version that the caller saw. None: the caller did not say.
+    """Raises Stale unless the row that is called `name` is at the version that the caller saw. None: the caller named no version.
 
-    `facts` are told with the refusal.
+    The refusal contains `facts`.
     """
     if expected is not None and current != expected:
         raise Stale(

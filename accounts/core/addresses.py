@@ -1,4 +1,4 @@
-"""Where the API stands: the one place that says so, for links, routes and sentences."""
+"""Address of the API, for links, routes and sentences."""
 
 from __future__ import annotations
 

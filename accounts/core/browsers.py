@@ -1,4 +1,4 @@
-"""What a browser says of itself, in words for people: `Firefox on Linux`. Everything here is the browser's own claim."""
+"""Name of a browser from its user agent: `Firefox on Linux`. Everything here is the browser's own claim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BROWSERS: Final = (
     ("Safari", "Safari"),
     ("curl/", "curl"),
 )
-#: Likewise: Android says Linux, an iPhone says Mac OS X.
+#: Likewise: Android claims Linux, an iPhone claims Mac OS X.
 _SYSTEMS: Final = (
     ("Android", "Android"),
     ("iPhone", "iPhone"),
@@ -32,7 +32,7 @@ UNKNOWN_BROWSER: Final = "another browser"
 
 
 def browser_text(user_agent: str) -> str:
-    """`Firefox on Linux`, from known names alone: nothing of what was sent is repeated."""
+    """`Firefox on Linux`, from known names alone, without any part of the header."""
     told = user_agent[:500]
     browser = next((name for mark, name in _BROWSERS if mark in told), UNKNOWN_BROWSER)
     system = next((name for mark, name in _SYSTEMS if mark in told), "")

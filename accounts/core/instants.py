@@ -1,4 +1,4 @@
-"""Instants as people write them: `2026-03-01T12:00:00Z`, `2026-03-01 12:00` (UTC), `2026-03-01`, `2h` (so long ago)."""
+"""Instants as people write them: `2026-03-01T12:00:00Z`, `2026-03-01 12:00` (UTC), `2026-03-01`, `2h` (2 hours ago)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from datetime import UTC, datetime, timedelta
 
 _UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-#: What a refusal shows.
+#: Examples for a refusal.
 EXAMPLES = "2026-03-01T12:00:00Z, 2026-03-01 12:00 (UTC), or 2h for two hours ago"
 
 
 def read_instant(text: str, now: datetime) -> datetime | None:
-    """The instant, aware; None for no text. Raises ValueError for what is none, or is no time that can be stored."""
+    """The instant, aware; None for no text. Raises ValueError for other text, or a time that cannot be stored."""
     text = text.strip()
     if not text:
         return None

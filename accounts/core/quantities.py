@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-#: For what cannot be told.
+#: Stands for an unknown quantity.
 UNKNOWN = "–"
 
 

@@ -19,7 +19,7 @@ MOST_CALLERS: Final = 10_000
 
 @dataclass(frozen=True)
 class Allowance:
-    """What is left to a caller after a request. `wait_s` is 0 for one that is let through."""
+    """A caller's remaining budget after a request. `wait_s` is 0 for an accepted request."""
 
     quota: int  # requests in a full bucket
     left: int
@@ -45,7 +45,7 @@ class Buckets:
         self._found: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller → (tokens, when)
 
     def take(self, caller: str, now: float, cost: float = 1.0) -> Allowance:
-        """Takes `cost` requests of what the caller has. Where there is too little, nothing is taken and `wait_s` says for how long."""
+        """Takes `cost` requests from the caller's budget. If it is too small, takes nothing and sets `wait_s`."""
         tokens, rate = self._tokens(caller, now), self.quota / WINDOW_S
         is_enough = tokens >= cost
         if is_enough:

@@ -1,4 +1,4 @@
-"""What a token may at most: verbs × models. It narrows what its user may, and never widens it."""
+"""Scope of a token: verbs × models. It narrows its user's permissions, and never widens them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_STARS: Final = 3
 class Scope:
     """`verbs`: their names, None for all that the user may. `models`: names or patterns, None for all, also those to come.
 
-    What is about no single model (a webhook of a team, its members) takes a scope of all models.
+    Subjects beyond a single model (a team's webhooks, its members) take a scope of all models.
     """
 
     verbs: frozenset[str] | None = None

@@ -1,4 +1,4 @@
-"""How long somebody who gives wrong passwords waits for the next try. Pure: the time is an argument.
+"""Waiting time after wrong passwords. Pure: the time is an argument.
 
 Three tallies of failures, each with a wait of its own that doubles from try to try; the longest counts:
 
@@ -21,11 +21,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-#: Failures are forgotten after so long without one.
+#: Failures are forgotten after this time without a failure.
 FORGOTTEN_AFTER: Final = timedelta(hours=1)
-#: For so long a network in which an account signed in is known.
+#: Time for which a network stays known after a sign-in of the account.
 KNOWN_FOR: Final = timedelta(days=90)
-#: A tally without a known network is kept for so long after its last failure.
+#: Time for which a tally without a known network is kept after its last failure.
 KEPT_FOR: Final = timedelta(days=1)
 
 
@@ -75,7 +75,7 @@ def _wait_s(tally: Tally, limit: Limit, now: datetime) -> float:
 
 
 def current(tally: Tally, now: datetime) -> Tally:
-    """The tally without what is forgotten by now."""
+    """The tally without its forgotten parts."""
     if tally.failed_at is None or now - tally.failed_at < FORGOTTEN_AFTER:
         return tally
     return replace(tally, failures=0, failed_at=None)
@@ -116,7 +116,7 @@ def network_of(address: str) -> str:
 
 
 def forget_at(tally: Tally, now: datetime) -> datetime:
-    """From when on the tally says nothing any more: when its last failure and its last success are both long ago."""
+    """Time from which the tally has no effect: its last failure and its last success are both long ago."""
     ends = [now]
     if tally.failed_at is not None:
         ends.append(tally.failed_at + KEPT_FOR)

@@ -96,7 +96,7 @@ def cross_team_members() -> QuerySet[Membership]:
 
 
 def memberships_with(roles: Collection[str], team: int | OuterRef) -> QuerySet[Membership]:
-    """Who has one of these roles in the team, or in every team; also within another query."""
+    """Memberships with one of these roles in the team, or in every team; also within another query."""
     return Membership.objects.filter(Q(team=team) | Q(team=None), role__in=roles)
 
 
@@ -135,7 +135,7 @@ def get_token(user: User, pk: int) -> Token:
 
 
 def sessions_of(user: User) -> QuerySet[UserSession]:
-    """Where the user is signed in, the latest used first."""
+    """The user's sessions, the latest used first."""
     return UserSession.objects.filter(user=user).order_by("-seen_at", "-pk")
 
 

@@ -26,12 +26,12 @@ def get_issuer(actor: Actor, pk: int) -> Issuer:
 
 
 def issuers_for_people() -> QuerySet[Issuer]:
-    """Those that the sign-in page offers, to whoever opens it."""
+    """Issuers that the sign-in page offers."""
     return Issuer.objects.filter(is_active=True, is_for_people=True).order_by("title", "pk")
 
 
 def issuer_for_people(pk: int) -> Issuer:
-    """Raises NotFound, also for one that signs nobody in."""
+    """The issuer. Raises NotFound, also if it signs no people in."""
     row = issuers_for_people().filter(pk=pk).first()
     if row is None:
         raise NotFound("no_such_issuer", "There is no such way to sign in. Go back to the sign-in page.")

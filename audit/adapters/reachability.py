@@ -19,20 +19,20 @@ from serving.traffic.adapters.prometheus import query_status
 
 WITHIN_S = 3.0
 _STEP_S = 1.5
-#: Everybody may look at the status, and each look is a message to every worker: so long one answer is that of all.
+#: Each status request sends a message to every worker, so all requests share an answer for this many seconds.
 LATEST_S = 3.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`is_well` None: it cannot be told. `detail` is for people."""
+    """`is_well` None: unknown. `detail` is for people."""
 
     is_well: bool | None
     detail: str
 
 
 def ask_all(asks: Mapping[str, Callable[[], Answer]] | None = None, *, within_s: float = WITHIN_S) -> dict[str, Answer]:
-    """The answer of each; what has not answered within the time is unknown. Never raises."""
+    """The answer of each part; unknown after the time limit. Never raises."""
     asks = (
         asks
         if asks is not None
@@ -69,7 +69,7 @@ class Latest:
 def _guarded(ask: Callable[[], Answer]) -> Answer:
     try:
         return ask()
-    except Exception as error:  # whatever it is, it is what there is to tell
+    except Exception as error:  # any error is the answer
         return Answer(False, f"{type(error).__name__}: {error}"[:300])
 
 
@@ -83,7 +83,7 @@ def _broker() -> Answer:
 def _workers() -> Answer:
     found = current_app.control.inspect(timeout=_STEP_S).ping() or {}
     if not found:
-        return Answer(False, f"no worker answered within {_STEP_S:g} s; one that is busy may be late")
+        return Answer(False, f"no worker answered within {_STEP_S:g} s; a busy worker may be late")
     return Answer(True, f"{len(found)} answered: {', '.join(sorted(found))}"[:300])
 
 
@@ -94,13 +94,13 @@ def _store() -> Answer:
             return Answer(None, f"{store.root} is not there yet; the first upload makes it")
         free = shutil.disk_usage(store.root).free
         return Answer(free > 0, f"{store.root}, with {free / 2**30:.1f} GiB free")
-    store.exists(f"{'0' * 64}/whole")  # raises where the bucket cannot be asked
+    store.exists(f"{'0' * 64}/whole")  # raises if the bucket is unreachable
     return Answer(True, f"{settings.BLOB_STORE} answers")
 
 
 def _prometheus() -> Answer:
     if not settings.PROMETHEUS_URL:
-        return Answer(None, "none is configured (PROMETHEUS_URL); guards with PromQL cannot tell")
+        return Answer(None, "none is configured (PROMETHEUS_URL); guards with PromQL have no values")
     with DeadlineConnection(settings.PROMETHEUS_URL, time.monotonic() + _STEP_S, 2**20) as line:
         status = query_status(line)
     return Answer(status == 200, f"{shown(settings.PROMETHEUS_URL)} answered {status}")

@@ -25,9 +25,7 @@ from ledger.queries.chain_verification import verify_chain
 
 
 class EventSerializer(serializers.ModelSerializer[Event]):
-    model = serializers.CharField(
-        allow_null=True, read_only=True, help_text="the one that it is about, if it is about one"
-    )
+    model = serializers.CharField(allow_null=True, read_only=True, help_text="the model that it concerns, if any")
 
     class Meta:
         model = Event
@@ -45,7 +43,7 @@ class ChainSerializer(Shape):
 
 _INSTANT = "an instant, such as 2026-03-01T12:00:00Z, or 2h for two hours ago"
 _FILTERS = {
-    "actor": "by whom, exactly",
+    "actor": "exact name of the actor",
     "verb": "rollout.paused, or rollout.* for all of a kind",
     "subject_type": "",
     "subject_id": "",
@@ -59,7 +57,7 @@ _FILTERS = {
 
 @extend_schema(parameters=[OpenApiParameter(name, str, description=said) for name, said in _FILTERS.items()])
 class EventsView(ListAPIView[Event]):
-    """Newest first, of what the caller may read."""
+    """Events that the caller may read, newest first."""
 
     serializer_class = EventSerializer
     pagination_ordering = "-seq"

@@ -22,9 +22,9 @@ class PartStatusOut(Shape):
 
     group: str
     name: str
-    health: Health = described("unknown: it cannot be told")
+    health: Health = described("unknown: no information")
     detail: str
-    seen_at: datetime | None = described("when it was last heard of, where that is written down")
+    seen_at: datetime | None = described("time of its last sign of life, if recorded")
 
 
 class StatusOut(Shape):

@@ -9,7 +9,7 @@ from audit.core.topics import OPEN, Happening, topics_of
 
 @dataclass(frozen=True)
 class Audience:
-    """What one person may read: everything, or what happened to these models and in these teams (slugs), and what they did themselves."""
+    """Events that a person may read: all, or those of these models and teams (slugs) and their own."""
 
     name: str
     sees_all: bool = False

@@ -1,4 +1,4 @@
-"""What a check of the whole log found, as the log's own event `log.checked` tells it."""
+"""Result of a check of the whole log, from the event `log.checked`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ledger.core.chain import ChainReport
 
 @dataclass(frozen=True)
 class LogCheck:
-    """The log from its first event to number `seq`, which has the hash `hash`. `event`: the number of the event that tells of it."""
+    """The log from its first event to number `seq`, which has the hash `hash`. `event`: the number of the event with this result."""
 
     event: int
     at: datetime

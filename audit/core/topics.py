@@ -11,7 +11,7 @@ from typing import Final
 class Happening:
     """What of an event decides who hears of it, and on which pages. Everything else of it never leaves the log this way.
 
-    `model` and `team` are slugs, `releases` names such as `r14`, as the event's facts say them; "" where they do not.
+    `model` and `team` are slugs, `releases` names such as `r14`, from the event's facts; "" if absent.
     """
 
     seq: int
@@ -47,7 +47,7 @@ _BY_SUBJECT: Final[dict[str, tuple[str, ...]]] = {
     "token_rule": ("people",),
     "role_rule": ("people",),
 }
-#: What a release goes through before it has a number, and the moment when it gets one.
+#: Verbs of a release before it has a number, and the verb that gives it one.
 _OF_DRAFTS: Final = frozenset({"release.drafted", "release.discarded", "release.sealed", "upload.quarantined"})
 #: What changes a model's newest release, which the list of models shows.
 _OF_RELEASES: Final = frozenset({"release.sealed", "release.retired", "release.restored"})

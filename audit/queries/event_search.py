@@ -1,4 +1,4 @@
-"""Named reads of the log by what people look for: who, what, about which model or release, where, when, and by words."""
+"""Search of the log by actor, verb, model, release, environment, time and words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLOCKS_DIFFER = timedelta(minutes=5)
 MOST_RELEASES = 200
 #: Events that a search names one by one; words that occur in more are found quickly from the newest event on.
 MOST_BY_NUMBER = 500
-#: What a subject is called, as events and pages write it.
+#: Name of a subject in events and on pages.
 SUBJECT_TYPES = (
     "alias", "blob", "deployment", "gate_run", "gateway", "job", "key", "model", "node", "registry", "release", "role",
     "rollout", "route", "server", "team", "token", "upload", "user", "webhook",
@@ -34,7 +34,7 @@ SUBJECT_TYPES = (
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for; whatever is empty narrows nothing. `words` is free text, also as a page writes a subject."""
+    """Filters of a search; an empty filter matches all events. `words` is free text, also a subject as on a page."""
 
     actor: str = ""
     verb: str = ""  # rollout.paused, or rollout.* for all of a kind
@@ -53,7 +53,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """Events, unordered. `read_as` says how the free text was understood; empty where there was none."""
+    """Events, unordered. `read_as`: interpretation of the free text, empty without one."""
 
     events: QuerySet[Event]
     read_as: str = field(default="")
@@ -106,7 +106,7 @@ def _between(events: QuerySet[Event], since: datetime | None, until: datetime | 
 
 
 def _first_seq_at(instant: datetime) -> int | None:
-    """The number of the oldest event that is not older; None where there is none. By the index of times."""
+    """The number of the oldest event since then, or None. Uses the index of times."""
     return all_events().filter(at__gte=instant).order_by("at").values_list("seq", flat=True).first()
 
 

@@ -12,7 +12,7 @@ from registry.queries import visible_models
 
 
 def visible_events(actor: Actor) -> QuerySet[Event]:
-    """Everything for an administrator; for others what happened to models and webhooks of their teams, and what they did themselves.
+    """All events for an administrator; for others the events of their teams' models and webhooks, and their own.
 
     A scope narrows it: to its models, without what happened to webhooks or was done to other models.
 
@@ -25,7 +25,7 @@ def visible_events(actor: Actor) -> QuerySet[Event]:
 
 
 def may_read_own(actor: Actor) -> bool:
-    """Whether what the actor did themselves is shown, whatever it was about."""
+    """Whether the actor sees their own events on any subject."""
     return actor.is_system or actor.scope.allows(Verb.READ, None)
 
 

@@ -1,4 +1,4 @@
-"""What the live pages read of the log: few columns, in order, from a number on."""
+"""Events for the live pages: few columns, in order, from a number on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def happening_of(row: tuple[Any, ...]) -> Happening:
 
 
 def audience_of(actor: Actor) -> Audience:
-    """What the actor may read now. Two queries."""
+    """Events that the actor may read now. Two queries."""
     if actor.is_admin or actor.is_system:
         return Audience(actor.name, sees_all=True)
     teams = (slug for slug in visible_teams(actor).values_list("slug", flat=True) if may(actor, Verb.READ, slug))

@@ -1,4 +1,4 @@
-"""When the whole log was last checked, and what was found."""
+"""Time and result of the last check of the whole log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ CHECK: Final = "audit.check_log"
 
 
 def last_check() -> LogCheck | None:
-    """As the newest event of a check tells it; None: the whole was never checked by a worker."""
+    """From the newest event of a check; None if no worker ever checked the whole log."""
     told = events().filter(verb="log.checked").order_by("-seq").values_list("seq", "at", "actor", "facts").first()
     return read_check(*told) if told else None

@@ -1,4 +1,4 @@
-"""How our own processes and what they rest on are, as far as it can be told. What cannot be told is unknown, never well."""
+"""State of Sluicegate's processes and their dependencies. Without information a part is unknown, never well."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rollouts.queries.rollouts import tick_ages
 from serving.environments.queries.inventory import nodes
 from serving.traffic.queries.gateways import GatewayState, gateway_states
 
-#: Engine and scheduler are expected in every installation; whoever else leads something is shown as it is found.
+#: Engine and scheduler are expected in every installation; other leaders are shown if present.
 _EXPECTED = ("engine", "scheduler")
 #: A node's agent and a gateway speak every few seconds; after this long they are silent.
 SILENT_AFTER = timedelta(seconds=30)
-#: A job that has been due for this long is waited for by nobody.
+#: Time after which a due job counts as not picked up by a worker.
 LATE_AFTER = timedelta(seconds=60)
 _PRIVATE = "administrators see more"
 
 
-#: Of what is outside, as it was a moment ago.
+#: Answers of external parts, from a moment ago.
 outside = Latest(ask_all)
 
 
@@ -39,7 +39,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class PartStatus:
-    """One process, or one thing that processes rest on. `seen_at`: when it was last heard of, where that is written down.
+    """One process, or one dependency of the processes. `seen_at`: time of its last sign of life, if recorded.
 
     `is_private`: the detail names hosts, addresses, or an error as it is, which is for administrators.
     """
@@ -53,7 +53,7 @@ class PartStatus:
 
 
 def process_status(answers: dict[str, Answer] | None = None) -> list[PartStatus]:
-    """Every part there is. `answers`: of what is outside, asked a moment ago unless given. Raises nothing but what kills the request."""
+    """All parts. `answers`: of the external parts, by default from a moment ago. Raises nothing but what kills the request."""
     try:
         now = clock.now()
         found = [
@@ -78,7 +78,7 @@ def readable_parts(parts: Iterable[PartStatus], *, is_admin: bool) -> list[PartS
 
 
 def overall(parts: Iterable[PartStatus]) -> Health:
-    """The worst that is known: one part that is not well makes the whole unwell, and what is unknown does not."""
+    """The worst known state: a part that is not well makes the whole unwell; an unknown part does not."""
     healths = {part.health for part in parts}
     if healths & {Health.UNHEALTHY, Health.SILENT}:
         return Health.UNHEALTHY
@@ -91,9 +91,9 @@ def _leaders(rows: list[Lease], now: datetime) -> Iterable[PartStatus]:
             detail = f"{row.owner} leads, with fencing token {row.token}"
             yield PartStatus("Leaders", row.name, Health.HEALTHY, detail, is_private=True)
         elif row.expires_at is not None:
-            yield PartStatus("Leaders", row.name, Health.SILENT, "nobody leads; start one", row.expires_at)
+            yield PartStatus("Leaders", row.name, Health.SILENT, "no leader; start one", row.expires_at)
         else:
-            yield PartStatus("Leaders", row.name, Health.UNKNOWN, "it was given back, and nobody has led since")
+            yield PartStatus("Leaders", row.name, Health.UNKNOWN, "the lease was given back, and no leader followed")
     for name in sorted(set(_EXPECTED) - {row.name for row in rows}):
         yield PartStatus("Leaders", name, Health.UNKNOWN, "none has ever led here")
 
