@@ -131,6 +131,9 @@ def _lists() -> dict[str, Any]:
     page = Paginator(range(95), 10).page(3)
     return {
         "tabs": [("Releases", "#tabs", True, 14), ("Serving", "#tabs", False, None), ("Aliases", "#tabs", False, 0)],
+        "spans": {"1h": ("1 hour",), "7d": ("7 days",)},
+        "span": "7d",
+        "environments": [{"slug": "production", "title": "Production"}],
         "filters": [
             Filter("text", "Model or team", hint="sentiment", value=_HOSTILE[:40]),
             Filter(
