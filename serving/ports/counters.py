@@ -71,7 +71,7 @@ class ArmCounters:
     Of these, `given_up` had no answer that had begun.
 
     `streams` holds the measures of streams whose events the gateway read, by name (`FIRST_TEXT`, `LARGEST_GAP`: µs; `texts`: events with
-    text of whole streams). A stream that was shed, or whose caller left after its first text, is in none of them, except for `left`.
+    text of whole streams). A stream that was shed is in none of them. If its caller left, it has the values so far.
     """
 
     routed: int = 0

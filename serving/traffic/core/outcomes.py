@@ -18,7 +18,7 @@ other requests count for no release: questions (readiness, metadata, configurati
 gateway's own answers and refusals. Mistakes are counted apart: the guard `refused` compares their rates.
 
 A stream that came to its own end has that outcome, also if its caller left at that moment. The caller of any other stream leaves
-no evidence, except of time: a text was later, or a gap longer, than the caller waited.
+evidence of time alone: its first text and its largest gap so far, or that the first text was later than its wait.
 
 Servers word their answers differently. The words of a server kind are a value (`registry.core.kinds`), and the gateway's
 response filter is written from it.
