@@ -343,7 +343,7 @@ def test_a_web_process_killed_in_mid_push_costs_only_time(
     code = ends(installation, push)
     assert code in (0, 2), installation.log("push")  # away for longer than it waits: said as such, and gone on with
     if code == 2:
-        assert "goes on from here" in installation.log("push")
+        assert "to resume" in installation.log("push")
         assert ends(installation, installation.push(folder, token)) == 0, installation.log("push")
     is_whole(Release.objects.get(state="sealed"), files)
     nothing_unexplained()
