@@ -46,7 +46,7 @@ call() {
     401 | 403 | 404) [ -z "$ROLLOUT" ] || lost 4 "The server lets this job look no longer." ;;
   esac
   if [ -n "$expired" ] && [ -e "$TMP/draft.json" ]; then
-    stop 2 "Run the job again: it goes on where it was. A longer life in its rule, or one more identity token, spares that."
+    stop 2 "Run the job again to resume. A longer life in its rule, or one more identity token, spares that."
   fi
   case $(code) in
     already_stable) exit 0 ;;
