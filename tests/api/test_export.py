@@ -122,7 +122,7 @@ def test_two_releases_are_two_versions_of_one_repository(run: Run, pushed: dict[
         assert run("ada", "release", "export", name, str(folder), "--triton")[0] == exits.OK
     assert sorted(path.name for path in (folder / "sentiment").iterdir()) == ["1", "2", "config.pbtxt"]
     code, told = run("ada", "release", "export", "sentiment/r3", str(folder), "--triton")
-    assert code == exits.REFUSED and "one for all versions" in told["error"]
+    assert code == exits.REFUSED and "single file for all versions" in told["error"]
     assert not (folder / "sentiment" / "3").exists()
 
 

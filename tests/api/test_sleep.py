@@ -119,7 +119,7 @@ def test_the_page(release: Release) -> None:
     assert 'value="77"' in typed
     assert member.post(begin, WHERE).headers["Location"] == page
     asleep = member.get(page).content.decode()
-    assert "Wake it" in asleep and "Put to sleep now" not in asleep and f"ask again after {UNKNOWN_WAKE_S} s" in asleep
+    assert "Wake it" in asleep and "Put to sleep now" not in asleep and f"retry after {UNKNOWN_WAKE_S} s" in asleep
     member.post(end, WHERE)
     assert Sleep.objects.get().state == "waking"
 

@@ -398,6 +398,6 @@ class TestSavedWhenLessWasAsked:
         assert [(one["id"], bool(one["problems"])) for one in listed] == [(wide.pk, True), (good.pk, False)]
         assert {"field", "message", "fix"} == set(listed[0]["problems"][0])
         html = client.get(f"/settings/issuers/{row.pk}/").content.decode()
-        assert html.count("Gives no token: somebody else could meet it") == len(listed[0]["problems"])
+        assert html.count("Disabled: tokens of other people could meet this rule") == len(listed[0]["problems"])
         tried = client.post("/settings/issuers/try/", {"id_token": issuer.github_token()}).content.decode()
         assert "too wide to give a token" in tried and "gives a token" in tried

@@ -114,7 +114,7 @@ class TestIn:
     def test_the_sign_in_page_offers_it_and_passwords(self, issuer: Issuer, row: IssuerRow) -> None:
         html = Client().get("/sign-in/?next=/models/").content.decode()
         assert "Sign in with Acme" in html and f"/sign-in/with/{row.pk}/?next=/models/" in html
-        assert 'type="password"' in html and "not the one there" in html
+        assert 'type="password"' in html and "ends only the session here" in html
 
     def test_two_tabs_at_once(self, issuer: Issuer, row: IssuerRow) -> None:
         client = Client()
